@@ -9,7 +9,7 @@ from pathlib import Path
 
 from between import between
 
-from slurmwrap.config.config_pages import reference
+from slurmwrap.config.config_pages import format_reference
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 BEGIN, END = "<!-- keys -->", "<!-- end of keys -->"
@@ -17,7 +17,7 @@ BEGIN, END = "<!-- keys -->", "<!-- end of keys -->"
 
 def with_keys(page: str) -> str:
     """The page with its tables written anew. ValueError where it has no marks."""
-    return between(page, BEGIN, END, f"\n{reference()}\n")
+    return between(page, BEGIN, END, f"\n{format_reference()}\n")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from docs_reference import OTHER_CODES, error_tree
 from docs_tables import FILES, FOR_PEOPLE, OF_OTHERS
 
 from slurmwrap import __version__
-from slurmwrap.config.config_keys import about, keys, toml
+from slurmwrap.config.config_keys import describe_section, format_toml, list_keys
 
 PAGES = Path(__file__).resolve().parents[1] / "docs" / "man"
 DATE = "2026-11-21"  # of the release; not of the day, or no two builds would be the same
@@ -111,14 +111,14 @@ def _own(command: Command) -> tuple[Row, ...]:
 def _configuration() -> Iterator[str]:
     yield ".SH DESCRIPTION"
     yield "Configuration in TOML. All keys are optional; slurmwrap\\-config(1) prints what holds and where it was set."
-    for section in dict.fromkeys(key.section for key in keys()):
+    for section in dict.fromkeys(key.section for key in list_keys()):
         yield f".SH {_plain(f'[{section}]' if section else 'above all sections').upper()}"
-        yield _line(_plain(_no_links(" ".join(about(section).split()))))
-        for key in keys():
+        yield _line(_plain(_no_links(" ".join(describe_section(section).split()))))
+        for key in list_keys():
             if key.section == section:
                 allowed = f"{key.unit}, {key.allowed}" if key.unit else key.allowed
                 text = " ".join(_no_links(key.text).split())
-                yield from _tagged([Row(typed=f"{key.word} = {toml(key.default)}", about=f"{text}\n{allowed}")])
+                yield from _tagged([Row(typed=f"{key.word} = {format_toml(key.default)}", about=f"{text}\n{allowed}")])
     yield from (*_files(), *_see("slurmwrap-config", "gsub", "slurmwrap"))
 
 

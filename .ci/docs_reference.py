@@ -14,7 +14,7 @@ from docs_commands import Block, Command, Row, each, gsub, slurmwrap
 from docs_tables import FILES, FOR_PEOPLE, INSIDE, OF_OTHERS
 
 from slurmwrap import errors
-from slurmwrap.config import variable
+from slurmwrap.config import make_variable_name
 from slurmwrap.sbatch.options import OWN
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -133,7 +133,7 @@ def environment_page() -> str:
     """Every variable that slurmwrap reads."""
     own = ((f"`{one.variable}`", f"as `--{one.name}`") for one in OWN if one.variable and one.flag)
     absent = ((f"`{one.variable}`", f"`0`: as `--{one.name}`") for one in OWN if not one.flag)
-    keys = f"`{variable('site.spool')}`, `{variable('prerun.partition')}` …"
+    keys = f"`{make_variable_name('site.spool')}`, `{make_variable_name('prerun.partition')}` …"
     return "\n".join(
         (
             f"# Environment\n\n{WRITTEN}",

@@ -28,7 +28,7 @@ from slurmwrap.report.job_report.budget_table import RetryBudgetReport
 from slurmwrap.report.job_report.next_step import Next
 from slurmwrap.report.job_report.timeline import JobTimeline
 from slurmwrap.report.job_rows import JobRow
-from slurmwrap.store.deserialize import _type_of
+from slurmwrap.store.deserialize import _resolve_type
 from slurmwrap.store.queries import Sums
 
 FOLDER = Path(__file__).parent.parent / "docs" / "schemas"
@@ -50,7 +50,7 @@ def record(kind: type[Any], known: Known, *, without: tuple[str, ...] = ()) -> d
         known[name] = {}  # before its fields: a record may hold its own kind
         said = dict(_COMMENT.findall(inspect.getsource(kind)))
         properties = {
-            one.name: _type(_type_of(one, kind.__module__), known)
+            one.name: _type(_resolve_type(one, kind.__module__), known)
             | ({"description": said[one.name]} if one.name in said else {})
             for one in fields(kind)
             if one.name not in without

@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator
 from itertools import count, cycle
 from pathlib import Path
 
-from slurmwrap.diagnosis.classifier import classify
+from slurmwrap.diagnosis.classifier import diagnose_run
 from slurmwrap.diagnosis.log_rows import HEAD_CHARS, TAIL_CHARS
-from slurmwrap.diagnosis.signatures import default_signatures
+from slurmwrap.diagnosis.signatures import get_default_signatures
 from slurmwrap.model.evidence import Diagnosis, Evidence, LogTail
 
 SIZES = {"64 KiB": (64 << 10, 5.0), "10 MB": (10_000_000, 50.0)}  # characters, budget in ms
@@ -83,7 +83,7 @@ def _filled(size: int, rows: Iterator[str]) -> str:
 
 def peer() -> re.Pattern[str]:
     """One expression for all literals."""
-    literals = {needle.literal for needle in default_signatures().needles["log"]}
+    literals = {needle.literal for needle in get_default_signatures().needles["log"]}
     return re.compile("|".join(map(re.escape, sorted(literals, key=lambda text: (-len(text), text)))))
 
 
@@ -96,7 +96,7 @@ def timed(action: Callable[[], object]) -> float:
 
 def diagnose(text: str) -> Diagnosis:
     """As the reconciler (a tail) and `slurmwrap classify` (a whole file) do it."""
-    return classify(Evidence(state="FAILED", exit_code=1, logs=(LogTail(name="out", text=text),)))
+    return diagnose_run(Evidence(state="FAILED", exit_code=1, logs=(LogTail(name="out", text=text),)))
 
 
 def measure(text: str, alternation: re.Pattern[str], rounds: int) -> tuple[float, float]:
@@ -115,8 +115,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    loading = timed(default_signatures)
-    print(f"{len(default_signatures().signatures)} signatures, loaded once per process in {loading:.0f} ms")
+    loading = timed(get_default_signatures)
+    print(f"{len(get_default_signatures().signatures)} signatures, loaded once per process in {loading:.0f} ms")
     alternation = peer()
     for size, (length, budget) in SIZES.items():
         for name, make in LOGS.items():

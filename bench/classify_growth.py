@@ -12,15 +12,15 @@ import sys
 import time
 from collections.abc import Callable
 
-from slurmwrap.diagnosis.classifier import classify
-from slurmwrap.diagnosis.signatures import default_signatures
+from slurmwrap.diagnosis.classifier import diagnose_run
+from slurmwrap.diagnosis.signatures import get_default_signatures
 from slurmwrap.model.evidence import Evidence, LogTail
 
 SMALL, TIMES = 24 * 1024, 8  # both sizes lie within what is read of a log
 WINDOW, HUGE = 300_000, 10_000_000
 SLACK = 4  # a quadratic cost would show as TIMES * TIMES
 TRACEBACK = 'Traceback (most recent call last):\n  File "/x/train.py", line 7, in f\n    g()\n'
-EXAMPLES = [text for signature in default_signatures().signatures for text in signature.examples]
+EXAMPLES = [text for signature in get_default_signatures().signatures for text in signature.examples]
 
 
 def cut(piece: str) -> Callable[[int], str]:
@@ -62,7 +62,7 @@ def cost(text: str, rounds: int) -> float:
     found = []
     for _ in range(rounds):
         began = time.process_time()
-        classify(Evidence(state="FAILED", exit_code=1, logs=(LogTail(name="out", text=text),)))
+        diagnose_run(Evidence(state="FAILED", exit_code=1, logs=(LogTail(name="out", text=text),)))
         found.append(time.process_time() - began)
     return min(found)
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from slurmwrap.config import Config
-from slurmwrap.diagnosis.classifier import classify
+from slurmwrap.diagnosis.classifier import diagnose_run
 from slurmwrap.host.read_user_file import UserLogs
 from slurmwrap.host.system_clock import SystemClock
 from slurmwrap.model.job_record import JobRecord
@@ -30,7 +30,7 @@ from slurmwrap.model.observation import Context, Observation
 from slurmwrap.model.topology import Topology
 from slurmwrap.reconcile import Scope, Services, reconcile_once
 from slurmwrap.store.database import Database
-from slurmwrap.store.deserialize import from_plain
+from slurmwrap.store.deserialize import record_from_json
 from slurmwrap.store.spool_reader import PlainSpool, SealedSpool
 from slurmwrap.store.spool_writer import write_plain, write_sealed
 
@@ -136,8 +136,8 @@ def reconcile(place: Path, spool: Path, controller: Path, jobs: tuple[JobRecord,
             logs=UserLogs(),
             clock=SystemClock(),
             publisher=None,
-            unpack=from_plain,
-            classify=classify,
+            unpack=record_from_json,
+            classify=diagnose_run,
             read_inputs=lambda uid, paths: (),
             config=Config(),
             scope=Scope(trusted=frozenset({os.geteuid(), -1})),

@@ -100,10 +100,10 @@ def columns() -> int:
 def _keep_traceback(error: Exception) -> str:
     import traceback
 
-    from slurmwrap.config import user_state_dir
+    from slurmwrap.config import find_user_state_dir
 
     try:
-        directory = user_state_dir(os.environ)
+        directory = find_user_state_dir(os.environ)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = directory / f"fault-{int(time.time())}-{os.getpid()}.log"
         told = "".join(traceback.format_exception(error))  # with what the user called: for nobody else

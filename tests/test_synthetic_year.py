@@ -41,7 +41,7 @@ def test_each_row_is_as_the_store_writes_its_record(made: Path) -> None:
     """Read, and written again, it is the same: no column and no field of `more` that the real code would not write."""
     for table in schema.TABLES:
         for row in rows(made, f"SELECT * FROM {table.name}")[::3]:
-            written = schema.to_row(table, schema.from_row(table, row))
+            written = schema.row_from_record(table, schema.record_from_row(table, row))
             assert {name: row[name] for name in written} == written, table.name
 
 

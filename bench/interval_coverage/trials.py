@@ -11,8 +11,14 @@ import numpy as np
 from interval_coverage import before
 from interval_coverage.worlds import Dice, World, gpus
 from slurmwrap.report import savings
-from slurmwrap.report.confidence_interval import Interval, of_mean, of_median, put_together, scaled
-from slurmwrap.report.holdout_figures import holdout
+from slurmwrap.report.confidence_interval import (
+    Interval,
+    compute_interval_of_mean,
+    compute_interval_of_median,
+    put_together,
+    scale_interval,
+)
+from slurmwrap.report.holdout_figures import compute_holdout
 from slurmwrap.report.report_inputs import Caught, Drawn, Figures
 
 WAYS = ("Student's t", "BCa", "as log-normal", "before", "now")
@@ -49,7 +55,7 @@ def of_sum(world: World, n: int) -> Callable[[Dice], Trial]:
             "BCa": before.bca(values, dice),
             "as log-normal": before.lognormal(values, dice),
             "before": before.studentized(values, dice),
-            "now": of_mean(values.tolist()),
+            "now": compute_interval_of_mean(values.tolist()),
         }
 
     return trial
@@ -78,7 +84,7 @@ def of_prerun(n: int) -> Callable[[Dice], Trial]:
         }
         medians = {c: CATEGORIES[c][1] if len(lasted[c]) >= savings.NEEDED else _ALL_MEDIAN for c in CATEGORIES}
         true = sum(one.gpus * medians[one.category] for one in stopped) / 3600
-        now = savings.prerun(stopped, lasted, 0.0)
+        now = savings.estimate_prerun_saving(stopped, lasted, 0.0)
         assert now.low is not None and now.high is not None and now.gpu_hours is not None
         return true, {"before": _before(stopped, lasted, now.gpu_hours, dice), "now": (now.low, now.high)}
 
@@ -93,9 +99,12 @@ def _before(stopped: list[Caught], lasted: Mapping[str, list[float]], value: flo
     for one in stopped:
         pool = pools[one.category]
         asked[id(pool)] = pool, asked.get(id(pool), (pool, 0))[1] + one.gpus
-    parts = [(g * float(np.median(pool)) / 3600, scaled(of_median(pool), g / 3600)) for pool, g in asked.values()]
+    parts = [
+        (g * float(np.median(pool)) / 3600, scale_interval(compute_interval_of_median(pool), g / 3600))
+        for pool, g in asked.values()
+    ]
     wasted = np.array([one.gpus * float(np.median(pools[one.category])) / 3600 for one in stopped])
-    return put_together(value, [(value, scaled(before.studentized(wasted, dice), len(wasted))), *parts])
+    return put_together(value, [(value, scale_interval(before.studentized(wasted, dice), len(wasted))), *parts])
 
 
 # ---- holdout-1
@@ -112,11 +121,11 @@ def of_holdout(failing: int, sigma: float) -> Callable[[Dice], Trial | None]:
             _arm(dice, held, FAIL_HELD, sigma, held_out=True),
             _arm(dice, round(held * (1 - SHARE) / SHARE), FAIL_OTHERS, sigma, held_out=False),
         )
-        found = holdout(Figures(since=0, until=1, drawn=[one for arm in arms for one in arm]))
+        found = compute_holdout(Figures(since=0, until=1, drawn=[one for arm in arms for one in arm]))
         if found.low is None or found.high is None or found.difference is None:
             return None
         (out, its), (other, theirs) = (_per_job(arm, dice) for arm in arms)
-        old = put_together(out - other, [(out, its), (-other, scaled(theirs, -1.0))])
+        old = put_together(out - other, [(out, its), (-other, scale_interval(theirs, -1.0))])
         mean = float(_MEAN_GPUS) * float(np.exp(sigma**2 / 2))
         return (FAIL_HELD - FAIL_OTHERS) * mean, {"before": old, "now": (found.low, found.high)}
 

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from replay.model import STATIC, Speeds, cluster, makespan, play, points, profiles
 from replay.tracefile import MATRICES, STATIC100, read_trace
 from slurmwrap.placement.demand import Server, SpeedPoint
-from slurmwrap.placement.throughput import speed_at
+from slurmwrap.placement.throughput import find_speed
 from slurmwrap.sim import engines
 from slurmwrap.sim.engines import SchedulerParams
 from slurmwrap.sim.sim_job import SimJob
@@ -132,7 +132,7 @@ def _asking(place: int, job: SimJob, points: Sequence[SpeedPoint], cpus: float, 
         number=place,
         job=str(place),
         submit_s=job.submit_s,
-        work_s=job.work_s / speed_at(points, cpus, mem_mib),
+        work_s=job.work_s / find_speed(points, cpus, mem_mib),
         gpus=job.gpus,
         cpus=round(cpus * job.gpus),
         mem_mib=mem_mib * job.gpus,

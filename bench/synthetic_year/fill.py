@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from slurmwrap.config import Retention
-from slurmwrap.store.retention import cuts, prune, rewrite
+from slurmwrap.store.retention import compute_cutoffs, prune, rewrite
 from synthetic_year.calls import DAY_S, Caller
 from synthetic_year.sink import Sink
 from synthetic_year.site import Rates, site_of
@@ -38,7 +38,7 @@ def fill(
     sink = Sink(path)
     caller = Caller(site, jobs_per_day, seed)
     teller = Teller(site, caller, sink, seed, until=until)
-    over = cuts(kept if pruned else Retention(detail_d=days, keep_d=days), until)
+    over = compute_cutoffs(kept if pruned else Retention(detail_d=days, keep_d=days), until)
     teller.leave_out(before=over["detail"] - DAY_S, observations=over["settled"] - observed_d * DAY_S)
     began = until - days * DAY_S
     day = began

@@ -10,7 +10,7 @@ from slurmwrap.model.hostlist import fold
 from slurmwrap.model.observation import Context, Observation
 from slurmwrap.model.run import JobRun, PrerunRecord
 from slurmwrap.model.submission import Submission
-from slurmwrap.store.serialize import to_plain
+from slurmwrap.store.serialize import to_json_dict
 from synthetic_year import texts
 from synthetic_year.site import CLUSTER, GPUS_PER_NODE
 
@@ -36,12 +36,12 @@ def of_run(record: JobRun, dice: random.Random) -> Iterator[Observation]:
 
 
 def of_submission(submission: Submission, dice: random.Random) -> Observation:
-    facts = {"submission": to_plain(submission)}
+    facts = {"submission": to_json_dict(submission)}
     return _observed(submission.job_id, Context.SUBMIT, submission.at, facts, dice, uid=submission.uid)
 
 
 def of_prerun(record: PrerunRecord, dice: random.Random) -> Observation:
-    facts = {"prerun": to_plain(record)}
+    facts = {"prerun": to_json_dict(record)}
     return _observed(record.prerun_job_id, Context.PRERUN, record.at, facts, dice, uid=record.uid)
 
 

@@ -29,7 +29,7 @@ class Sink:
     def add(self, table: schema.RecordTable, record: Any, **also: Any) -> None:
         """One record; `also`: values of columns that the record has no field for."""
         sql = schema.insert(table, "OR REPLACE", also=_ALSO.get(table.name, ()))
-        self.row(table.name, sql, {**schema.to_row(table, record), **also})
+        self.row(table.name, sql, {**schema.row_from_record(table, record), **also})
 
     def row(self, table: str, sql: str, row: Mapping[str, Any]) -> None:
         """One row by a statement of its own."""

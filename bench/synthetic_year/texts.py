@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from slurmwrap.diagnosis.classifier import classify
+from slurmwrap.diagnosis.classifier import diagnose_run
 from slurmwrap.model.evidence import Diagnosis, Evidence, KernelLine, LogTail, RunKey
 
 NODE, PATH, LOG = "gpu0000", "/data/sets/shard-000.tar", "/home/user000/run/slurm-0.out"
@@ -65,7 +65,7 @@ def log_of(category: str) -> str:
 def diagnosis_of(category: str) -> Diagnosis:
     """The classifier's word; its evidence names NODE, PATH and LOG, which the caller replaces."""
     text, line = _LOGS.get(category), GPU_LINES.get(category)
-    found = classify(
+    found = diagnose_run(
         Evidence(
             attempt=RunKey(cluster="ada", job_id=1, submit_time=1),
             state=state_of(category),

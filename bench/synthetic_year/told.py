@@ -246,7 +246,7 @@ class Teller:
         delay = self._dice.randint(60, 240) if rule == "retry" else 0
         std_out = requeue.retry_output(record.std_out, record.restarts)
         again = RequeueSpec(rule=rule, because=because, avoid=avoid, memory=memory, delay_s=delay, std_out=std_out)
-        asked = [*drains, *requeue.actions(again, JobRecord(job_id=record.attempt.job_id))]
+        asked = [*drains, *requeue.make_requeue_actions(again, JobRecord(job_id=record.attempt.job_id))]
         told = [because, *([f"away from {avoid[0]}"] if avoid else []), *([f"after {delay} s"] if delay else [])]
         start_at = float(record.end_time or 0) + 20 + delay
         decided = replace(record, decision=rule, decision_reason="; ".join(told), retry_at=start_at, reconciled=True)
@@ -269,7 +269,7 @@ class Teller:
         if self._until - at < 30 * DAY_S:
             self._sink.add(schema.BLOCKED_INPUTS, block)
         decided = replace(record, decision="blacklist_input", decision_reason=reason, reconciled=True)
-        return decided, list(blocked_inputs.actions_of((block,)))
+        return decided, list(blocked_inputs.make_block_actions((block,)))
 
     def _waited(
         self, record: JobRun, call: Call, eligible: float, start: float, submission: Submission | None

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slurmwrap import config as configuration
-from slurmwrap.diagnosis.classifier import classifier
-from slurmwrap.diagnosis.evaluate import ClassifierScore, evidence_of, label_of, score
+from slurmwrap.diagnosis.classifier import make_classifier
+from slurmwrap.diagnosis.evaluate import ClassifierScore, label_of, make_evidence, score
 from slurmwrap.errors import UsageError
 from slurmwrap.escape import visible
 from slurmwrap.model.evidence import Citation, Diagnosis, Evidence, KernelLine, LogTail
@@ -54,7 +54,7 @@ def classify_command(
       slurmwrap classify --score labelled.jsonl
     """
     site = str(signatures) if signatures else configuration.load(os.environ).diagnosis.signatures
-    classify = classifier(site)
+    classify = make_classifier(site)
     if jsonl is not None:
         for place, row in _rows(jsonl):
             typer.echo(json.dumps({"id": row.get("id", ""), **_plain(classify(_evidence(place, row)))}))
@@ -89,7 +89,7 @@ def _derived(text: str) -> tuple[int | None, int | None]:
 
 def _evidence(place: str, row: Mapping[str, Any]) -> Evidence:
     try:
-        return evidence_of(row)
+        return make_evidence(row)
     except ValueError as error:
         raise UsageError(f"{place}: {error}") from error
 

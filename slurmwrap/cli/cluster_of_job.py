@@ -10,7 +10,7 @@ from slurmwrap.cli.slurm_lookup import unrecorded
 from slurmwrap.config import Config
 from slurmwrap.errors import SlurmError
 from slurmwrap.fast_dataclasses import replace
-from slurmwrap.report.job_report.timeline import JobTimeline, story_of
+from slurmwrap.report.job_report.timeline import JobTimeline, build_timeline
 from slurmwrap.slurm.commands import SlurmCommands
 
 _SLURM_S = 3.0  # without an answer the newest job of this id is meant
@@ -35,7 +35,7 @@ def known_here(place: RecordSource, address: str, config: Config) -> JobRecords:
 
 
 def _story(address: str, known: JobRecords) -> JobTimeline:
-    return story_of(address, known.submissions, known.preruns, known.attempts, ())
+    return build_timeline(address, known.submissions, known.preruns, known.attempts, ())
 
 
 def cluster_here(config: Config) -> str:

@@ -15,11 +15,11 @@ import typer
 
 from slurmwrap import config as configuration
 from slurmwrap.cli import terminal
-from slurmwrap.config.config_check import mistakes, remarks
-from slurmwrap.config.config_keys import Key, about, toml
-from slurmwrap.config.config_pages import template as template_text
-from slurmwrap.config.key_origins import KeySetting, settings, unknown_variables
-from slurmwrap.config.suggest_key import suggested
+from slurmwrap.config.config_check import find_mistakes, find_remarks
+from slurmwrap.config.config_keys import Key, describe_section, format_toml
+from slurmwrap.config.config_pages import make_template as template_text
+from slurmwrap.config.key_origins import KeySetting, find_unknown_variables, list_settings
+from slurmwrap.config.suggest_key import suggest_key
 from slurmwrap.errors import ConfigError, UsageError
 from slurmwrap.escape import harmless
 from slurmwrap.report.job_report.job_report_text import Paint
@@ -46,10 +46,10 @@ def show(what: _What = "", as_json: _Json = False, changed: _Changed = False) ->
       slurmwrap config show prerun.grace_s  one key: what it is for, what it may be
     """
     config = configuration.load(os.environ)
-    chosen = _chosen(what, settings(os.environ))
+    chosen = _chosen(what, list_settings(os.environ))
     if changed:
         chosen = [one for one in chosen if one.changed]
-    notes = [*unknown_variables(os.environ), *remarks(config)]
+    notes = [*find_unknown_variables(os.environ), *find_remarks(config)]
     if as_json:
         typer.echo(json.dumps({"settings": [_plain(one) for one in chosen], "remarks": notes}, indent=2))
         return
@@ -87,13 +87,13 @@ def check(file: _File) -> None:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: {error}") from error
-    wrong = mistakes(str(file), text)
+    wrong = find_mistakes(str(file), text)
     for one in wrong:
         typer.echo(harmless(one))
     if wrong:
         sys.exit(ConfigError.exit_code)
-    merged = configuration.merge(configuration.Config(), configuration.parsed(text, str(file)))
-    for one in remarks(merged):
+    merged = configuration.merge(configuration.Config(), configuration.parse_config(text, str(file)))
+    for one in find_remarks(merged):
         typer.echo(f"{file}: note: {one}")
     typer.echo(f"{file}: fine")
 
@@ -104,7 +104,7 @@ def _chosen(what: str, found: Sequence[KeySetting]) -> list[KeySetting]:
         return list(found)
     chosen = [one for one in found if what in (one.key.name, one.key.section)]
     if not chosen:
-        raise UsageError(f"there is no section and no key '{what}'{suggested(what)}")
+        raise UsageError(f"there is no section and no key '{what}'{suggest_key(what)}")
     return chosen
 
 
@@ -123,7 +123,7 @@ def _listed(chosen: Sequence[KeySetting], paint: Paint) -> Iterator[str]:
 
 
 def _line(one: KeySetting, wide: int, paint: Paint) -> str:
-    value = harmless(toml(one.held.value))
+    value = harmless(format_toml(one.held.value))
     origin = harmless(_short(one.held.origin))
     if not one.changed:
         return f"{one.key.word:{wide}} = {value:12}  {paint(origin, 'dim')}"
@@ -141,13 +141,13 @@ def _short(origin: str) -> str:
 def _explained(one: KeySetting) -> Iterator[str]:
     """Everything about one key."""
     key = one.key
-    yield f"{key.name} = {toml(one.held.value)}"
+    yield f"{key.name} = {format_toml(one.held.value)}"
     yield ""
     yield from _wrapped(f"{key.text} {key.reader.sentence}")
     yield ""
     yield from (f"  {name:9} {text}" for name, text in _facts(key))
     yield "  set by    " + "\n            ".join(
-        f"{_short(said.origin)}: {toml(said.value)}" for said in reversed(one.said)
+        f"{_short(said.origin)}: {format_toml(said.value)}" for said in reversed(one.said)
     )
 
 
@@ -155,10 +155,10 @@ def _facts(key: Key) -> Iterator[tuple[str, str]]:
     yield "allowed", key.allowed
     if key.unit:
         yield "unit", key.unit
-    yield "default", toml(key.default)
+    yield "default", format_toml(key.default)
     yield "variable", key.variable
     if key.section:
-        yield "section", f"[{key.section}] {' '.join(about(key.section).split())}"
+        yield "section", f"[{key.section}] {' '.join(describe_section(key.section).split())}"
 
 
 def _wrapped(text: str) -> list[str]:

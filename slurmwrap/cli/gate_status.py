@@ -8,7 +8,7 @@ from datetime import tzinfo
 from typing import Any
 
 from slurmwrap.report import text_format
-from slurmwrap.report.fold_rows import alike
+from slurmwrap.report.fold_rows import group_alike
 from slurmwrap.store.published import FAULTS, PERMIT, read_trusted
 
 
@@ -38,7 +38,7 @@ def _table(stands: list[dict[str, Any]], zone: tzinfo | None) -> list[str]:
         return ["No fault stands."]
     rows = [
         [fold(text_format.in_order(str(f["node"]) for f in group)), str(group[0]["cause"]), _since(group, zone)]
-        for group in alike(stands, lambda fault: fault.get("cause"))
+        for group in group_alike(stands, lambda fault: fault.get("cause"))
     ]
     return [text_format.table(("~node", "cause", "since"), rows, indent=0)]
 

@@ -15,14 +15,14 @@ from slurmwrap.cli.record_access import place_of
 from slurmwrap.cli.run_queries import FoundRuns, finding_runs, only_stopped
 from slurmwrap.cli.why import say_notes
 from slurmwrap.config import load
-from slurmwrap.diagnosis.taxonomy import COMPLETED_WITH_ERROR, SUCCESS, title_of
+from slurmwrap.diagnosis.taxonomy import COMPLETED_WITH_ERROR, SUCCESS, get_title
 from slurmwrap.fast_dataclasses import asdict, dataclass
 from slurmwrap.model.run import JobRun, PrerunRecord
 from slurmwrap.policy.run_filter import moment_of, state_of
 from slurmwrap.report import text_format
-from slurmwrap.report.fold_rows import alike, label
+from slurmwrap.report.fold_rows import group_alike, label
 from slurmwrap.report.job_report.timeline import failed
-from slurmwrap.store.serialize import to_plain
+from slurmwrap.store.serialize import to_json_dict
 
 HEAD = ("job", "~name", "~user", ">GPUs", "ended", ">h:min", "~result")
 _NONE = "No run is known of this time."
@@ -86,8 +86,8 @@ def _say_json(found: FoundRuns, limit: int | None) -> None:
     totals = {**asdict(found.sums), "stopped": found.stopped_in_all}
     read = found.sums.runs if limit is None else min(limit, found.sums.runs)
     content = {
-        "runs": map(to_plain, found.runs),
-        "stopped": map(to_plain, found.stopped),
+        "runs": map(to_json_dict, found.runs),
+        "stopped": map(to_json_dict, found.stopped),
         "totals": totals,
         "more": found.sums.runs - read + found.stopped_in_all - len(found.stopped),
     }
@@ -117,7 +117,7 @@ def page(
     if not lines:
         return _NONE
     lines.sort(key=lambda line: line.at, reverse=True)
-    groups = [(line,) for line in lines] if each else list(alike(lines, lambda line: line.same))
+    groups = [(line,) for line in lines] if each else list(group_alike(lines, lambda line: line.same))
     shown = groups[:limit]
     left = found.sums.runs + found.stopped_in_all - sum(map(len, shown))
     users = len({line.user for line in lines}) > 1
@@ -175,7 +175,7 @@ def _of_run(run: JobRun) -> HistoryLine:
 
 def _of_stopped(record: PrerunRecord, found: FoundRuns) -> HistoryLine:
     name, user = found.names.get((record.cluster, record.job_id or 0), ("", ""))
-    result = title_of(record.verdict.category) if record.verdict.category else "failed"
+    result = get_title(record.verdict.category) if record.verdict.category else "failed"
     return HistoryLine(
         at=record.at,
         address=str(record.job_id or record.prerun_job_id),
@@ -197,7 +197,7 @@ def _hours(seconds: float) -> str:
 def _result(run: JobRun) -> str:
     """The kind of failure, or of error in the output, in plain words; Slurm's state of anything else."""
     if run.diagnosis and (failed(run) or run.diagnosis.category == COMPLETED_WITH_ERROR):
-        return title_of(run.diagnosis.category)
+        return get_title(run.diagnosis.category)
     if not run.state and run.end_time is not None:  # Slurm forgot its state before it was judged
         return "completed" if run.diagnosis is not None and run.diagnosis.category == SUCCESS else "ended"
     return state_of(run).lower().replace("_", " ")

@@ -24,7 +24,7 @@ from slurmwrap.report.fold_rows import fold_jobs
 from slurmwrap.store import queries
 from slurmwrap.store.database import Database
 from slurmwrap.store.published import read_published
-from slurmwrap.store.serialize import to_plain
+from slurmwrap.store.serialize import to_json_dict
 
 _SHOWN = 6  # characters of an id that are enough to name it
 
@@ -73,9 +73,9 @@ def show(which: Which, as_json: list_options.AsJson = False) -> None:
     place = _of_site()
     one = _one(which, _known(place, None))
     with Database.open(place.database, readonly=True) as database:
-        runs = queries.runs_of_incident(database, one.incident_id)
+        runs = queries.find_runs_of_incident(database, one.incident_id)
     if as_json:
-        typer.echo(list_options.envelope("incident", {**_plain(one), "runs": [to_plain(run) for run in runs]}))
+        typer.echo(list_options.envelope("incident", {**_plain(one), "runs": [to_json_dict(run) for run in runs]}))
         return
     typer.echo(_story(one, runs))
 
@@ -222,5 +222,5 @@ def _moment(at: float) -> str:
 
 
 def _plain(one: Incident) -> dict[str, Any]:
-    plain = to_plain(one)
+    plain = to_json_dict(one)
     return {"id": plain.pop("incident_id"), **plain}

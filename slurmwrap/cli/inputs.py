@@ -23,7 +23,7 @@ from slurmwrap.model.blocked_input import BlockedInput
 from slurmwrap.model.evidence import Citation
 from slurmwrap.policy.run_filter import RunFilter
 from slurmwrap.report import text_format
-from slurmwrap.report.fold_rows import alike, fold_names, without_empty
+from slurmwrap.report.fold_rows import drop_empty_columns, fold_names, group_alike
 from slurmwrap.store.database import Database
 from slurmwrap.store.published import read_published
 from slurmwrap.store.user_state_files import UserState
@@ -223,10 +223,10 @@ def table(rows: Sequence[InputRow], limit: int | None = None, *, columns: int = 
     if not rows:
         return "No input is blocked.", 0
     head = ("input", "binds", "job", "since", "now", "~reason")
-    groups = alike(rows, _same)
+    groups = group_alike(rows, _same)
     lines = [_line(group) for group in groups[:limit]]
     left = sum(map(len, groups[len(lines) :]))
-    return text_format.table(*without_empty(head, lines), indent=0, columns=columns), left
+    return text_format.table(*drop_empty_columns(head, lines), indent=0, columns=columns), left
 
 
 def _same(row: InputRow) -> tuple[object, ...]:

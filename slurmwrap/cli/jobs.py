@@ -22,13 +22,13 @@ from slurmwrap.errors import RefusedError, UsageError
 from slurmwrap.fast_dataclasses import asdict, replace
 from slurmwrap.model.run import JobRun, LedgerReset
 from slurmwrap.report import text_format
-from slurmwrap.report.job_report.job_report_text import tell
-from slurmwrap.report.job_report.next_step import next_step
-from slurmwrap.report.job_report.timeline import story_of, tasks_of
-from slurmwrap.report.job_rows import fields_of, kept_of, table
+from slurmwrap.report.job_report.job_report_text import format_job_report
+from slurmwrap.report.job_report.next_step import find_next_step
+from slurmwrap.report.job_report.timeline import build_timeline, list_tasks
+from slurmwrap.report.job_rows import describe_stored_records, format_job_table, list_fields
 from slurmwrap.report.text_style import TextStyle
 from slurmwrap.store.database import Database
-from slurmwrap.store.serialize import to_plain
+from slurmwrap.store.serialize import to_json_dict
 
 _PER_LINE = 4  # jobs that are read for each line, for arrays are folded
 _RETRIES = ("retry", "retry_elsewhere", "resize")  # rules that run a job again
@@ -81,7 +81,7 @@ def list_jobs(
         say_notes(found.notes)
         if as_json:
             more = max(0, found.in_all - len(found.rows))
-            list_options.say_list("jobs", map(fields_of, found.rows), "", as_json=True, more=more)
+            list_options.say_list("jobs", map(list_fields, found.rows), "", as_json=True, more=more)
             return
         text, shown = _table(found, None if everything else limit)
         list_options.say_list("jobs", (), text, as_json=False, more=max(0, found.in_all - shown))
@@ -90,7 +90,7 @@ def list_jobs(
 def _table(found: Jobs, limit: int | None) -> tuple[str, int]:
     if not found.rows:
         return "No job is known of this time.", 0
-    return table(found.rows, limit, zone=terminal.local_zone(), columns=terminal.columns())
+    return format_job_table(found.rows, limit, zone=terminal.local_zone(), columns=terminal.columns())
 
 
 @app.command(short_help="Show all that is kept of one job.")
@@ -107,15 +107,15 @@ def show(
     note(known)
     story = story_of_job(address, known, config, place)
     ledger = account(story, known, config)
-    kept = kept_of(story, known.actions)
+    kept = describe_stored_records(story, known.actions)
     if as_json:
-        content = {**plain_story(story), "kept": kept, "next": to_plain(next_step(story))}
+        content = {**plain_story(story), "kept": kept, "next": to_json_dict(find_next_step(story))}
         typer.echo(list_options.envelope("job", {**content, "ledger": asdict(ledger) if ledger is not None else None}))
         return
-    whole = verbose or not tasks_of(story)
+    whole = verbose or not list_tasks(story)
     look = TextStyle(zone=terminal.local_zone(), paint=terminal.painter(), columns=terminal.columns(), verbose=whole)
     typer.echo(
-        tell(story, look.zone, look.paint, columns=look.columns, verbose=whole, account=ledger)
+        format_job_report(story, look.zone, look.paint, columns=look.columns, verbose=whole, account=ledger)
         + "\n" + look.paint("KEPT", "bold") + "\n"
         + "\n".join(look.wrapped(f"{name:<13} {value}", "  ", " " * 16) for name, value in kept.items())
     )  # fmt: skip
@@ -137,7 +137,7 @@ def clear(job: Job, note: list_options.Note = "") -> None:
         )
     known = known_here(place, address, config)
     # not those of another cluster's job of that id, nor of an older one's
-    runs = list(story_of(address, known.submissions, (), known.attempts, ()).attempts)
+    runs = list(build_timeline(address, known.submissions, (), known.attempts, ()).attempts)
     if not runs:
         hint = "slurmwrap jobs list --since 30d"
         raise UsageError(f"no run of job {address} is known: there is nothing to clear", hint=hint, exit_code=1)

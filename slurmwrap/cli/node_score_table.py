@@ -8,7 +8,7 @@ from slurmwrap.cli import list_options, terminal
 from slurmwrap.config import Nodes
 from slurmwrap.policy.node_score import NodeScore, ScoreTerm
 from slurmwrap.report import text_format
-from slurmwrap.report.fold_rows import alike, fold_jobs
+from slurmwrap.report.fold_rows import fold_jobs, group_alike
 
 _GRADES = {"share": "perhaps"}  # other grades are shown by their names
 _JOBS = 60  # characters of the jobs that one line names
@@ -38,7 +38,7 @@ def sum_lines(score: NodeScore, nodes: Nodes, verbose: bool) -> Iterator[str]:
 
 
 def _terms(terms: Iterable[ScoreTerm], verbose: bool) -> Iterator[str]:
-    groups = [(term,) for term in terms] if verbose else alike(terms, _same)
+    groups = [(term,) for term in terms] if verbose else group_alike(terms, _same)
     for group in groups:
         yield _line(group)
 

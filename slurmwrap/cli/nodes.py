@@ -23,10 +23,10 @@ from slurmwrap.model.hostlist import fold
 from slurmwrap.model.node import Node, NodeHealth
 from slurmwrap.model.retry_decision import PlannedAction
 from slurmwrap.policy.node_history import CLEARED, REPAIRED, NodeHistory, Repair
-from slurmwrap.policy.node_score import NodeScore, scores
+from slurmwrap.policy.node_score import NodeScore, compute_node_scores
 from slurmwrap.policy.strikes import NodeStatus, standings
 from slurmwrap.report import text_format
-from slurmwrap.report.fold_rows import alike
+from slurmwrap.report.fold_rows import group_alike
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store.database import Database
 from slurmwrap.store.published import read_published
@@ -122,7 +122,7 @@ def show(
     if as_json:
         list_options.say_list("node", [row for _, row, _ in told], "", as_json=True)
         return
-    pages = alike(told, lambda one: (_head(one[1]), *one[2]))
+    pages = group_alike(told, lambda one: (_head(one[1]), *one[2]))
     typer.echo("\n\n".join(_page([node for node, _, _ in same], same[0][1], same[0][2]) for same in pages))
 
 
@@ -234,7 +234,7 @@ def _view(place: RecordSource, config: Config) -> NodeView:
     now, nodes = time.time(), _nodes(config)
     return NodeView(
         standings=standings(history, nodes, config, now=now),
-        scores=scores(history, config.nodes, now=now),
+        scores=compute_node_scores(history, config.nodes, now=now),
         nodes=nodes,
     )
 
@@ -264,7 +264,7 @@ def table(
     """One line per group of nodes that are alike, at most `limit`; and how many nodes are left out."""
     if not rows:
         return "No node is doubted.", 0
-    groups = alike(rows, _cells)
+    groups = group_alike(rows, _cells)
     head = ("~node", "status", "since", ">times", ">jobs", ">users", "~why")
     lines = [[fold(text_format.in_order(row["node"] for row in group)), *_cells(group[0])] for group in groups[:limit]]
     return text_format.table(head, lines, indent=0, columns=columns), sum(len(group) for group in groups[len(lines) :])

@@ -15,7 +15,7 @@ from slurmwrap.cli import list_options, terminal
 from slurmwrap.cli.prerun_page import changes_of, output_of, plain_row, story, table
 from slurmwrap.cli.prerun_rows import PrerunRow, rows_of
 from slurmwrap.cli.record_access import about_job, place_of
-from slurmwrap.config import load, user_state_dir
+from slurmwrap.config import find_user_state_dir, load
 from slurmwrap.console import Console
 from slurmwrap.errors import SlurmwrapError, UsageError
 from slurmwrap.gsub.follow_prerun import follow
@@ -102,7 +102,7 @@ def _is_meant(row: PrerunRow, wanted: RunFilter, states: tuple[str, ...]) -> boo
 
 def _list_passed(wanted: RunFilter, limit: int, everything: bool, as_json: bool) -> None:
     """Fingerprints whose newest pre-run passed and was not cleared since: the next submission has none."""
-    state = UserState(user_state_dir(os.environ))
+    state = UserState(find_user_state_dir(os.environ))
     marks = {*state.fingerprints(), *(row.spec.fingerprint for row in rows_of(_desk()))}
     records = [record for mark in marks if (record := state.passed(mark)) is not None]
     found = sorted((r for r in records if r.at >= (wanted.since or 0.0)), key=lambda r: r.at, reverse=True)
@@ -149,7 +149,7 @@ def clear(
     """Forget what passed, so that the next submission is pre-run again."""
     if sum((bool(what), script is not None, everything)) != 1:
         raise UsageError("say what to forget: a job, a fingerprint, --script FILE or --all, one of them")
-    state = UserState(user_state_dir(os.environ))
+    state = UserState(find_user_state_dir(os.environ))
     marks = frozenset({"*"}) if everything else _of_script(script, state) if script else _of_name(what)
     state.forget_passed(marks, time.time())
     named = "everything that passed" if everything else text_format.count(len(marks), "fingerprint")

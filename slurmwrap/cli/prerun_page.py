@@ -12,13 +12,13 @@ from slurmwrap.cli.prerun_rows import PrerunRow
 from slurmwrap.cli.record_access import about_job, place_of
 from slurmwrap.config import load
 from slurmwrap.errors import SlurmwrapError
-from slurmwrap.gsub.follow_prerun import describe, read_progress, seen, steps_wanted
-from slurmwrap.gsub.verdict_output import shown
+from slurmwrap.gsub.follow_prerun import describe, read_progress, read_wanted_steps, take_prerun_snapshot
+from slurmwrap.gsub.verdict_output import verdict_to_json_dict
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.prerun.verdict.failed_commands import describe_failed_commands
 from slurmwrap.report import text_format
-from slurmwrap.report.fold_rows import alike, label
-from slurmwrap.report.job_report.cited_lines import cited
+from slurmwrap.report.fold_rows import group_alike, label
+from slurmwrap.report.job_report.cited_lines import format_citations
 from slurmwrap.report.job_report.job_report_text import Paint
 from slurmwrap.report.text_style import TextStyle
 
@@ -32,7 +32,7 @@ def table(
     if not rows:
         return "No pre-run.", 0
     head = (">job", ">pre-run", "~script", "state", ">steps", ">took", ">age", "~reason")
-    groups = alike(rows, _same)
+    groups = group_alike(rows, _same)
     lines = [_cells(group, now) for group in groups[:limit]]
     note = "\n* waited for the pre-run of an earlier job" if any(row.attached for row in rows) else ""
     left = sum(map(len, groups[len(lines) :]))
@@ -79,7 +79,12 @@ def story(row: PrerunRow, changes: list[Mapping[str, Any]], paint: Paint, now: f
         lines += _verdict_lines(row.verdict)
     elif row.state in ("running", "completing"):
         lines.append(
-            "  " + describe(seen(row.state.upper(), "", 0.0, read_progress(row.directory), steps_wanted(row.directory)))
+            "  "
+            + describe(
+                take_prerun_snapshot(
+                    row.state.upper(), "", 0.0, read_progress(row.directory), read_wanted_steps(row.directory)
+                )
+            )
         )
     if changes:
         lines += ["", paint("WHAT IT DID", "bold")]
@@ -106,7 +111,7 @@ def _verdict_lines(verdict: Verdict) -> list[str]:
         fix = f" ({finding.fix})" if finding.fix else ""
         text = f"{finding.severity.value}: {place}{finding.message}{fix}"
         lines.append(text_format.wrapped(text, indent="  ", hanging="    "))
-    return [*lines, *cited(verdict.evidence, TextStyle(columns=terminal.columns()))]
+    return [*lines, *format_citations(verdict.evidence, TextStyle(columns=terminal.columns()))]
 
 
 def _change(change: Mapping[str, Any]) -> str:
@@ -127,11 +132,11 @@ def changes_of(row: PrerunRow) -> list[Mapping[str, Any]]:
 
 def output_of(row: PrerunRow) -> list[str]:
     """The last lines of what the script printed."""
-    from slurmwrap.prerun.trial.supervisor import tail
+    from slurmwrap.prerun.trial.supervisor import read_tail
 
     if not Path(row.spec.output).is_file():
         return []
-    return tail(row.spec.output).text.replace("\r", "\n").rstrip().splitlines()[-_TAIL_LINES:]
+    return read_tail(row.spec.output).text.replace("\r", "\n").rstrip().splitlines()[-_TAIL_LINES:]
 
 
 def plain_row(row: PrerunRow) -> dict[str, Any]:
@@ -149,4 +154,4 @@ def plain_row(row: PrerunRow) -> dict[str, Any]:
         "directory": str(row.directory),
         "progress": read_progress(row.directory) or None,
     }
-    return {**about, **(shown(row.verdict) if row.verdict else {"verdict": None})}
+    return {**about, **(verdict_to_json_dict(row.verdict) if row.verdict else {"verdict": None})}

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from slurmwrap.config import user_state_dir
+from slurmwrap.config import find_user_state_dir
 from slurmwrap.errors import SlurmError
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.gsub.follow_prerun import LIVE, read_verdict
@@ -15,7 +15,7 @@ from slurmwrap.gsub.prerun_sharing import ATTACHED, GONE
 from slurmwrap.gsub.submit_context import SubmitContext
 from slurmwrap.model.verdict import Verdict
 from slurmwrap.prerun.trial.trial_spec import TrialSpec, spec_from_json
-from slurmwrap.store.prerun_registry import JOB, PrerunRegistry, number_in
+from slurmwrap.store.prerun_registry import JOB, PrerunRegistry, read_number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class PrerunRow:
 
 def rows_of(desk: SubmitContext) -> tuple[PrerunRow, ...]:
     """All that left files, newest first."""
-    flights = desk.flights or PrerunRegistry(user_state_dir(os.environ))
+    flights = desk.flights or PrerunRegistry(find_user_state_dir(os.environ))
     found = [row for path in flights.trials() if (row := _read(path))]
     if any(row.state == "" for row in found):
         word = _slurms_word(desk)
@@ -56,7 +56,7 @@ def _read(directory: Path) -> PrerunRow | None:
     except (OSError, ValueError, TypeError):
         return None  # its gsub was killed while it wrote
     verdict = read_verdict(directory)
-    host = number_in(directory / ATTACHED)
+    host = read_number(directory / ATTACHED)
     state = verdict.outcome.value if verdict else "lost" if (directory / GONE).exists() else ""
     return PrerunRow(
         directory=directory,
@@ -64,7 +64,7 @@ def _read(directory: Path) -> PrerunRow | None:
         at=at,
         state=state,
         verdict=verdict,
-        prerun_job=host if host is not None else number_in(directory / JOB),
+        prerun_job=host if host is not None else read_number(directory / JOB),
         attached=host is not None,
     )
 

@@ -18,8 +18,8 @@ from slurmwrap.config import Config
 from slurmwrap.console import Console
 from slurmwrap.errors import UsageError
 from slurmwrap.fast_dataclasses import replace
-from slurmwrap.gsub.prefetch import slurm_of
-from slurmwrap.host.lock import held
+from slurmwrap.gsub.prefetch import make_slurm_commands
+from slurmwrap.host.lock import hold_exclusive_lock
 from slurmwrap.install.service_watchdog import beat
 from slurmwrap.reconcile import PassSummary, Services, event_log, reconcile_once
 from slurmwrap.reconcile import watch as watch_slurm
@@ -52,12 +52,12 @@ def reconcile(
     config = configuration.load(os.environ)
     voice = Console.of_terminal("slurmwrap")
     log = EventLog.of(config, voice, os.environ)
-    commands, timeout_s = slurm_of(config, os.environ, voice), config.slurm_timeout_s
+    commands, timeout_s = make_slurm_commands(config, os.environ, voice), config.slurm_timeout_s
     slurm = choose(config.slurm.adapter, commands, os.environ, timeout_s=timeout_s, say=voice.say).slurm
     site = not user and _is_site(config)
-    place = Path(config.site.state_dir) if site else configuration.user_state_dir(os.environ)
+    place = Path(config.site.state_dir) if site else configuration.find_user_state_dir(os.environ)
     database = place / ("site.db" if site else DATABASE)
-    with held(database.with_suffix(".lock"), "another reconciler"), Database.open(database) as store:
+    with hold_exclusive_lock(database.with_suffix(".lock"), "another reconciler"), Database.open(database) as store:
         edges = (
             site_edges(config, commands, store, voice.say)
             if site
@@ -77,9 +77,9 @@ def reconcile(
 
 def _look_after_preruns(config: Config, voice: Console) -> None:
     """Lets go the user's jobs whose pre-run is gone, and removes what old pre-runs left."""
-    from slurmwrap.gsub.submit import open_desk, tidy
+    from slurmwrap.gsub.submit import clean_up_preruns, open_desk
 
-    tidy(open_desk(config, os.environ, voice))
+    clean_up_preruns(open_desk(config, os.environ, voice))
 
 
 def _is_site(config: Config) -> bool:
@@ -138,10 +138,10 @@ def _told(summary: PassSummary, *, quiet: bool = False) -> tuple[Event, ...]:
     """What a pass did; `quiet`: without its sum."""
     refused = summary.ingested.refused
     return (
-        *map(event_log.judged, summary.judged),
-        *map(event_log.acted, summary.applied),
-        *map(event_log.not_acted, summary.given_up),
-        *map(event_log.error, summary.errors),
-        *([event_log.refused(refused)] if refused else []),
-        *([] if quiet else [event_log.passed(len(summary.judged), len(summary.applied), summary.waiting)]),
+        *map(event_log.make_judged_event, summary.judged),
+        *map(event_log.make_acted_event, summary.applied),
+        *map(event_log.make_refused_action_event, summary.given_up),
+        *map(event_log.make_error_event, summary.errors),
+        *([event_log.make_rejected_files_event(refused)] if refused else []),
+        *([] if quiet else [event_log.make_pass_event(len(summary.judged), len(summary.applied), summary.waiting)]),
     )

@@ -77,7 +77,7 @@ def _only_looking(config: Config) -> Config:
 
 def _pass(place: RecordSource, config: Config) -> str:
     from slurmwrap.console import Console
-    from slurmwrap.host.lock import held
+    from slurmwrap.host.lock import hold_exclusive_lock
     from slurmwrap.reconcile import reconcile_once
     from slurmwrap.reconcile.wire_adapters import user_edges
     from slurmwrap.slurm.commands import SlurmCommands
@@ -89,7 +89,7 @@ def _pass(place: RecordSource, config: Config) -> str:
     with ExitStack() as stack:
         for tries in range(_TRIES):
             try:
-                stack.enter_context(held(place.database.with_suffix(".lock"), "another reconciler"))
+                stack.enter_context(hold_exclusive_lock(place.database.with_suffix(".lock"), "another reconciler"))
                 break
             except StoreError as error:  # a gsub call has it for a moment, `reconcile --watch` for ever
                 if tries + 1 == _TRIES:

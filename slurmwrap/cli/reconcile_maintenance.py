@@ -59,7 +59,7 @@ class Housekeeping:
     def _rewrite(self, now: float) -> None:
         """Once a week, at night: rows that were cut leave pages half empty, and only writing all anew fills them.
         Readers go on meanwhile; the only writer is this process."""
-        if now - retention.rewritten_at(self._path) < _REWRITE_EVERY_S:
+        if now - retention.get_rewrite_time(self._path) < _REWRITE_EVERY_S:
             return
         size = self._path.stat().st_size
         if disk_usage(self._path.parent).free < 2 * size:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from slurmwrap.config import Config, user_state_dir
+from slurmwrap.config import Config, find_user_state_dir
 from slurmwrap.errors import StoreError
 from slurmwrap.fast_dataclasses import dataclass, field, replace
 from slurmwrap.host.munge import open_sealed
@@ -29,8 +29,8 @@ from slurmwrap.model.run import (
 from slurmwrap.model.submission import Submission
 from slurmwrap.store import queries
 from slurmwrap.store.database import Database
-from slurmwrap.store.deserialize import from_plain
-from slurmwrap.store.published import Unseal, read_why, told, trusted_uids
+from slurmwrap.store.deserialize import record_from_json
+from slurmwrap.store.published import Unseal, list_trusted_uids, parse_published, read_why
 from slurmwrap.store.spool_reader import MAX_ENTRIES, PlainSpool
 from slurmwrap.store.user_state_files import UserState
 
@@ -78,10 +78,10 @@ class RecordSource:
 
 def place_of(config: Config, environ: Mapping[str, str], uid: int) -> RecordSource:
     """The site's database for root and SlurmUser where a site is configured; everyone's own otherwise."""
-    trusted = trusted_uids(config)
+    trusted = list_trusted_uids(config)
     if config.site.state_dir and uid in trusted:
         return RecordSource(database=Path(config.site.state_dir) / SITE_DATABASE, site=True, uid=uid, trusted=trusted)
-    own = UserState(user_state_dir(environ))
+    own = UserState(find_user_state_dir(environ))
     return RecordSource(
         database=own.database,
         site=False,
@@ -109,7 +109,7 @@ def of_period(place: RecordSource, since: float) -> JobRecords:
 
 def _of_job(database: Database, address: str, number: int) -> JobRecords:
     submissions = database.submissions_of(number)
-    found = [*database.attempts_of(address), *queries.attempts_of_id(database, number)]
+    found = [*database.attempts_of(address), *queries.find_runs_of_id(database, number)]
     if "_" not in address:  # asked by the pre-run's id: the real job is the story
         found += [run for s in submissions if s.job_id != number for run in database.attempts_of(str(s.job_id))]
     attempts = {run.attempt: run for run in found}.values()
@@ -193,7 +193,7 @@ def _readable(kind: type[T], context: Context, key: str, items: Iterable[Observa
     for item in items:
         if item.context is context:
             with suppress(ValueError):
-                found.append(from_plain(kind, item.facts.get(key) or {}))
+                found.append(record_from_json(kind, item.facts.get(key) or {}))
     return found
 
 
@@ -230,5 +230,5 @@ def _opened(place: RecordSource, job_id: int | None) -> list[_Told]:
     found = []
     for plain in read_why(place.published, job_id, place.unseal, place.trusted, limit=_SCANNED):
         with suppress(ValueError):
-            found.append(told(plain))
+            found.append(parse_published(plain))
     return found

@@ -14,11 +14,11 @@ from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome
 from slurmwrap.policy.run_filter import RunFilter, matches, moment_of
 from slurmwrap.policy.run_from_slurm import submitted_id
-from slurmwrap.report.job_report.timeline import failed, never_ran, stopped_jobs
-from slurmwrap.report.job_rows import JobRow, row_of, waiting_row
+from slurmwrap.report.job_report.timeline import failed, has_never_run, list_stopped_jobs
+from slurmwrap.report.job_rows import JobRow, make_job_row, make_waiting_row
 from slurmwrap.store import queries
 from slurmwrap.store.database import Database
-from slurmwrap.store.job_summary import Key, standings
+from slurmwrap.store.job_summary import Key, summarize_jobs
 from slurmwrap.store.queries import Sums
 
 _Names = Mapping[tuple[str, int], tuple[str, str]]  # (cluster, job id) -> its name and user, as gsub told
@@ -58,10 +58,10 @@ def last_failed(place: RecordSource, since: float) -> FoundRuns:
 def _in_site(database: Database, wanted: RunFilter, limit: int | None, as_listed: bool) -> FoundRuns:
     stopped, in_all, names = _stopped_in(database, wanted, limit)
     return FoundRuns(
-        runs=queries.each_run(database, wanted, limit=limit, as_listed=as_listed),
+        runs=queries.iterate_runs(database, wanted, limit=limit, as_listed=as_listed),
         stopped=stopped,
         names=names,
-        sums=queries.sums(database, wanted),
+        sums=queries.sum_runs(database, wanted),
         stopped_in_all=in_all,
     )
 
@@ -72,14 +72,14 @@ def _stopped_in(
     """The newest jobs that a pre-run stopped, how many there are, and what they are called."""
     if _of_runs_alone(wanted):
         return (), 0, {}
-    uids = [uid for name in wanted.users for uid in queries.uids_of(database, name)]
+    uids = [uid for name in wanted.users for uid in queries.find_uids(database, name)]
     if wanted.users and not uids:
         return (), 0, {}
-    stopped = queries.failed_preruns(database, wanted, uids, limit=None if wanted.names else limit)
+    stopped = queries.find_failed_preruns(database, wanted, uids, limit=None if wanted.names else limit)
     found = [database.submissions_of(record.prerun_job_id) for record in stopped]
     names = {(s.cluster, s.job_id): (s.name, s.user) for several in found for s in several}
     mine = tuple(record for record in stopped if _is_wanted(record, names, wanted))
-    in_all = len(mine) if wanted.names else queries.failed_prerun_count(database, wanted, uids)
+    in_all = len(mine) if wanted.names else queries.count_failed_preruns(database, wanted, uids)
     return mine[:limit], in_all, names
 
 
@@ -91,8 +91,8 @@ def _of_runs_alone(wanted: RunFilter) -> bool:
 def _among(known: JobRecords, wanted: RunFilter, limit: int | None) -> FoundRuns:
     trials = {(s.cluster, s.prerun_job_id) for s in known.submissions}
     trials |= {(p.cluster, p.prerun_job_id) for p in known.preruns}
-    ended_early = stopped_jobs(known.preruns)
-    runs = [run for run in known.attempts if matches(wanted, run) and not never_ran(run, ended_early)]
+    ended_early = list_stopped_jobs(known.preruns)
+    runs = [run for run in known.attempts if matches(wanted, run) and not has_never_run(run, ended_early)]
     runs = [run for run in runs if (run.attempt.cluster, run.attempt.job_id) not in trials]
     names = {(s.cluster, s.job_id): (s.name, s.user) for s in known.submissions}
     stopped = [p for p in known.preruns if p.verdict.outcome is Outcome.FAIL and _is_wanted(p, names, wanted)]
@@ -162,20 +162,20 @@ def _jobs_of_site(database: Database, wanted: RunFilter, limit: int | None, to_d
         rows = [row for row in _standing_rows(database, keys) if row.to_do]
         rows.sort(key=lambda row: row.at, reverse=True)
         return Jobs(rows=tuple(rows[:limit]), in_all=len(rows))
-    rows = _standing_rows(database, queries.jobs(database, wanted, limit=limit))
-    in_all = queries.job_count(database, wanted) if limit is not None else len(rows)
+    rows = _standing_rows(database, queries.find_jobs(database, wanted, limit=limit))
+    in_all = queries.count_jobs(database, wanted) if limit is not None else len(rows)
     if not _needs_a_run(wanted):
-        waiting = queries.waiting(
+        waiting = queries.find_waiting_submissions(
             database, since=wanted.since or 0.0, until=wanted.until, users=wanted.users, limit=limit
         )
-        rows += [waiting_row(one) for one in waiting]
+        rows += [make_waiting_row(one) for one in waiting]
         in_all += len(waiting)
     rows.sort(key=lambda row: row.at, reverse=True)
     return Jobs(rows=tuple(rows[:limit]), in_all=in_all)
 
 
 def _standing_rows(database: Database, keys: Sequence[Key]) -> list[JobRow]:
-    return [row_of(one.runs, one.to_do, one.submission) for one in standings(database, keys)]
+    return [make_job_row(one.runs, one.to_do, one.submission) for one in summarize_jobs(database, keys)]
 
 
 def _rows_of(known: JobRecords, wanted: RunFilter) -> list[JobRow]:
@@ -187,10 +187,10 @@ def _rows_of(known: JobRecords, wanted: RunFilter) -> list[JobRow]:
         runs = [r for r in known.attempts if (r.attempt.cluster, r.attempt.job_id) == (cluster, job_id)]
         last = max(runs, key=lambda run: run.attempt.submit_time)
         actions = [action for action in known.actions if action.attempt == last.attempt]
-        rows.append(row_of(runs, actions, asked.get((cluster, submitted_id(last)))))
+        rows.append(make_job_row(runs, actions, asked.get((cluster, submitted_id(last)))))
     if not _needs_a_run(wanted):
         ran = {(run.attempt.cluster, submitted_id(run)) for run in known.attempts}
-        rows += [waiting_row(s) for key, s in asked.items() if key not in ran and _is_of_time(s, wanted)]
+        rows += [make_waiting_row(s) for key, s in asked.items() if key not in ran and _is_of_time(s, wanted)]
     return sorted(rows, key=lambda row: row.at, reverse=True)
 
 

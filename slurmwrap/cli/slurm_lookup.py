@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from slurmwrap.config import Config
 from slurmwrap.diagnosis.build_evidence import join
-from slurmwrap.diagnosis.classifier import classifier
+from slurmwrap.diagnosis.classifier import make_classifier
 from slurmwrap.errors import SlurmError, SlurmwrapError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.host.read_user_file import UserLogs
@@ -58,5 +58,5 @@ def _judged(job: JobRecord, cluster: str, config: Config) -> JobRun:
     if not job.ended:
         return record
     logs = () if job.state == "COMPLETED" and not job.derived_exit_code else UserLogs().tails(record)
-    judge = classifier(config.diagnosis.signatures)
+    judge = make_classifier(config.diagnosis.signatures)
     return replace(record, diagnosis=judge(join(record.attempt, job, (), logs=logs)))

@@ -19,11 +19,11 @@ import typer
 
 from slurmwrap.cli import list_options, terminal
 from slurmwrap.cli.record_access import RecordSource, place_of
-from slurmwrap.config import Config, load, user_state_dir
+from slurmwrap.config import Config, find_user_state_dir, load
 from slurmwrap.errors import RefusedError, StoreError
 from slurmwrap.fast_dataclasses import asdict, dataclass
 from slurmwrap.report import text_format
-from slurmwrap.slurm.response_cache import folder_of
+from slurmwrap.slurm.response_cache import find_cache_folder
 from slurmwrap.store.database import Database
 from slurmwrap.store.queries import forget_set_aside
 from slurmwrap.store.spool_reader import MAX_ENTRIES, REJECTED
@@ -108,7 +108,7 @@ def _place() -> RecordSource:
 
 def _spools(place: RecordSource, config: Config) -> Iterator[tuple[str, Path]]:
     if not place.site:
-        yield "yours", user_state_dir(os.environ) / SPOOL
+        yield "yours", find_user_state_dir(os.environ) / SPOOL
         return
     if config.site.spool:
         yield "site", Path(config.site.spool)
@@ -129,7 +129,7 @@ def _heaps() -> list[SpoolFiles]:
 def _answers() -> list[Path]:
     """What gsub keeps of Slurm's words (slurm/response_cache.py), of the asking user."""
     try:
-        folder = Path(folder_of(os.environ, os.geteuid()))
+        folder = Path(find_cache_folder(os.environ, os.geteuid()))
         ours = folder.lstat()
         whole = stat.S_ISDIR(ours.st_mode) and ours.st_uid == os.geteuid()
         return [path for path in folder.iterdir() if whole and path.is_file() and not path.is_symlink()]
@@ -139,7 +139,7 @@ def _answers() -> list[Path]:
 
 def _faults() -> list[Path]:
     """Tracebacks of errors of ours (console.py)."""
-    return sorted(user_state_dir(os.environ).glob("fault-*.log"))
+    return sorted(find_user_state_dir(os.environ).glob("fault-*.log"))
 
 
 def _of_files(what: str, files: list[Path]) -> list[SpoolFiles]:

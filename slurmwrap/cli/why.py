@@ -24,13 +24,13 @@ from slurmwrap.errors import SlurmError, SlurmwrapError, UsageError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.policy.run_from_slurm import REQUEUED
-from slurmwrap.report.job_report.budget_table import RetryBudgetReport, account_of
-from slurmwrap.report.job_report.job_report_text import tell
-from slurmwrap.report.job_report.next_step import next_step
-from slurmwrap.report.job_report.timeline import JobTimeline, last_failure, story_of, tasks_of
+from slurmwrap.report.job_report.budget_table import RetryBudgetReport, make_budget_report
+from slurmwrap.report.job_report.job_report_text import format_job_report
+from slurmwrap.report.job_report.next_step import find_next_step
+from slurmwrap.report.job_report.timeline import JobTimeline, build_timeline, find_last_failure, list_tasks
 from slurmwrap.report.text_format import moment
 from slurmwrap.slurm.commands import SlurmCommands
-from slurmwrap.store.serialize import to_plain
+from slurmwrap.store.serialize import to_json_dict
 
 LOOK_BACK_S = 30 * 86400.0
 _SLURM_S = 3.0  # Slurm's present word is a help, not the answer
@@ -73,9 +73,9 @@ def why(
     note(known)
     story = _with_slurm(story_of_job(address, known, config, place), place, config)
     if as_json:
-        typer.echo(envelope("why", {**plain_story(story), "next": to_plain(next_step(story))}))
+        typer.echo(envelope("why", {**plain_story(story), "next": to_json_dict(find_next_step(story))}))
         return
-    page = tell(
+    page = format_job_report(
         story,
         terminal.local_zone(),
         terminal.painter(),
@@ -104,12 +104,12 @@ def checked(job: str) -> str:
 def account(story: JobTimeline, known: JobRecords, config: Config) -> RetryBudgetReport | None:
     """The ledger of the job; None for an array, whose tasks have one each."""
     ids = {run.attempt.job_id for run in story.attempts}
-    return account_of(story.attempts, config.retry, known.resets) if len(ids) == 1 else None
+    return make_budget_report(story.attempts, config.retry, known.resets) if len(ids) == 1 else None
 
 
 def story_of_job(address: str, known: JobRecords, config: Config, place: RecordSource) -> JobTimeline:
     """By what is kept of it, else by Slurm's own word. SlurmwrapError where nobody knows it."""
-    story = story_of(address, known.submissions, known.preruns, known.attempts, known.actions, known.delays)
+    story = build_timeline(address, known.submissions, known.preruns, known.attempts, known.actions, known.delays)
     if story.empty:
         whose = None if place.site or place.uid == 0 else place.uid
         story = replace(story, attempts=unrecorded(address, config, os.environ, whose))
@@ -129,14 +129,14 @@ def _last(place: RecordSource) -> tuple[str, str]:
     """(address, cluster); empty words where none failed."""
     found = last_failed(place, time.time() - LOOK_BACK_S)
     say_notes(found.notes)
-    return last_failure(tuple(found.runs), found.stopped) or ("", "")
+    return find_last_failure(tuple(found.runs), found.stopped) or ("", "")
 
 
 def _with_slurm(story: JobTimeline, place: RecordSource, config: Config) -> JobTimeline:
     """With Slurm's word of this moment, for a job that has not ended."""
     last = story.attempts[-1] if story.attempts else None
     ended = last is not None and last.state not in ("", REQUEUED)  # after a requeue the next run waits
-    if ended or tasks_of(story) or story.empty:
+    if ended or list_tasks(story) or story.empty:
         return story
     if story.preruns and story.preruns[-1].verdict.outcome.value == "fail":
         return story
@@ -178,7 +178,7 @@ def _line_of(path: Path, number: int, before: float) -> str:
 
 def plain_story(story: JobTimeline) -> dict[str, object]:
     """For JSON."""
-    plain: dict[str, object] = to_plain(replace(story, lines={}))
+    plain: dict[str, object] = to_json_dict(replace(story, lines={}))
     plain["lines"] = [{"file": file, "line": line, "text": text} for (file, line), text in story.lines.items()]
     return plain
 

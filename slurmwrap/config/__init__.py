@@ -38,14 +38,14 @@ from slurmwrap.config.config_sections import (
     Tuning,
 )
 from slurmwrap.config.paths import (
+    find_other_writers,
+    find_site_file,
+    find_state_dir,
+    find_user_file,
+    find_user_state_dir,
+    is_site_process,
     name_of_site_file,
     name_of_user_file,
-    site_file,
-    speaks_for_site,
-    state_dir,
-    user_file,
-    user_state_dir,
-    written_by_others,
 )
 from slurmwrap.errors import ConfigError
 from slurmwrap.fast_dataclasses import dataclass, fields, is_dataclass, replace
@@ -76,15 +76,15 @@ __all__ = [
     "Submit",
     "Tuning",
     "WrongKey",
-    "layers",
+    "find_site_file",
+    "find_state_dir",
+    "find_user_file",
+    "find_user_state_dir",
     "load",
+    "make_variable_name",
     "merge",
-    "parsed",
-    "site_file",
-    "state_dir",
-    "user_file",
-    "user_state_dir",
-    "variable",
+    "parse_config",
+    "read_layers",
 ]
 
 
@@ -108,14 +108,14 @@ class Layer:
 
 def load(environ: Mapping[str, str] = os.environ) -> Config:
     """The configuration in force. ConfigError names the file and line, or the variable, and the key."""
-    config, read = Config(), layers(environ)
+    config, read = Config(), read_layers(environ)
     for layer in read:
         try:
             config = merge(config, layer.tables)
         except WrongKey as wrong:
-            raise ConfigError(f"{_origin(layer, wrong.key)}: {wrong}", hint=wrong.hint) from None
+            raise ConfigError(f"{_describe_origin(layer, wrong.key)}: {wrong}", hint=wrong.hint) from None
     for layer in read:
-        if layer.others and speaks_for_site(config):
+        if layer.others and is_site_process(config):
             raise ConfigError(
                 f"{layer.path}: {layer.others}, and root and SlurmUser do what it says",
                 hint=f"see that nobody changed it, then: chown root: {layer.path}; chmod 644 {layer.path}",
@@ -123,12 +123,12 @@ def load(environ: Mapping[str, str] = os.environ) -> Config:
     return config
 
 
-def layers(environ: Mapping[str, str]) -> tuple[Layer, ...]:
+def read_layers(environ: Mapping[str, str]) -> tuple[Layer, ...]:
     """What is laid over the defaults, later ones over earlier ones. ConfigError for a file that is no TOML."""
     return (
         _read(name_of_site_file(environ)),
         _read(name_of_user_file(environ)),
-        Layer(tables=_from_environment(environ)),
+        Layer(tables=_read_environment(environ)),
     )
 
 
@@ -136,7 +136,7 @@ def merge(config: Config, tables: Mapping[str, Any], origin: str = "") -> Config
     """`tables` laid over `config`. WrongKey; with an `origin` the message begins with it."""
     try:
         for section, value in tables.items():
-            config = _merged(config, section, value)
+            config = _merge_section(config, section, value)
     except WrongKey as wrong:
         raise WrongKey(wrong.key, f"{origin}: {wrong}", hint=wrong.hint) if origin else wrong from None
     return config
@@ -145,15 +145,15 @@ def merge(config: Config, tables: Mapping[str, Any], origin: str = "") -> Config
 def _read(path: str) -> Layer:
     try:
         with open(path, encoding="utf-8") as file:
-            text, others = file.read(), written_by_others(os.fstat(file.fileno()))
+            text, others = file.read(), find_other_writers(os.fstat(file.fileno()))
     except (FileNotFoundError, NotADirectoryError):
         return Layer(tables={}, path=path)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from error
-    return Layer(tables=parsed(text, path), path=path, text=text, others=others)
+    return Layer(tables=parse_config(text, path), path=path, text=text, others=others)
 
 
-def parsed(text: str, path: str) -> Mapping[str, Any]:
+def parse_config(text: str, path: str) -> Mapping[str, Any]:
     """The tables of a file's text. ConfigError, which names `path`, for what is no TOML."""
     if (tables := plain_toml.read(text)) is not None:
         return tables
@@ -165,20 +165,24 @@ def parsed(text: str, path: str) -> Mapping[str, Any]:
         raise ConfigError(f"{path}: {error}") from error
 
 
-def _origin(layer: Layer, key: str) -> str:
+def _describe_origin(layer: Layer, key: str) -> str:
     from slurmwrap.config.key_lines import place
 
-    return place(layer.path, layer.text, key) if layer.path else variable(key)
+    return place(layer.path, layer.text, key) if layer.path else make_variable_name(key)
 
 
-def variable(key: str) -> str:
+def make_variable_name(key: str) -> str:
     """The variable that sets a key: SLURMWRAP_PRERUN_STEPS for prerun.steps."""
     return f"SLURMWRAP_{key.replace('.', '_')}".upper()
 
 
-def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+def _read_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     default = Config()
-    keys = {name: _names(value) for name in _names(default) if is_dataclass(value := getattr(default, name))}
+    keys = {
+        name: _list_field_names(value)
+        for name in _list_field_names(default)
+        if is_dataclass(value := getattr(default, name))
+    }
     tables: dict[str, Any] = {}
     for section, names in {**keys, "rules": RULES}.items():
         for key in names:
@@ -190,49 +194,49 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     return tables
 
 
-def _merged(config: Config, section: str, value: Any) -> Config:
-    current = getattr(config, section, None) if section in _names(config) else None
+def _merge_section(config: Config, section: str, value: Any) -> Config:
+    current = getattr(config, section, None) if section in _list_field_names(config) else None
     if current is None:
-        raise _unknown(section, f"unknown key '{section}'")
+        raise _make_unknown_key_error(section, f"unknown key '{section}'")
     if section == "rules":
-        return replace(config, rules={**config.rules, **_rules(value)})
+        return replace(config, rules={**config.rules, **_check_rules(value)})
     if isinstance(current, float):
-        return replace(config, **{section: _checked(section, _convert(current, value, section))})
-    return replace(config, **{section: _section(current, value, section)})
+        return replace(config, **{section: _check_value(section, _convert(current, value, section))})
+    return replace(config, **{section: _merge_record(current, value, section)})
 
 
-def _section(current: Any, table: Any, section: str) -> Any:
-    _refuse_no_table(table, section)
-    known = _names(current)
+def _merge_record(current: Any, table: Any, section: str) -> Any:
+    _reject_no_table(table, section)
+    known = _list_field_names(current)
     for key in table:
         if key not in known:
-            raise _unknown(f"{section}.{key}", f"{section}.{key}: unknown key")
+            raise _make_unknown_key_error(f"{section}.{key}", f"{section}.{key}: unknown key")
     names = {key: f"{section}.{key}" for key in table}
     values = {key: _convert(getattr(current, key), value, names[key]) for key, value in table.items()}
-    return replace(current, **{key: _checked(names[key], value) for key, value in values.items()})
+    return replace(current, **{key: _check_value(names[key], value) for key, value in values.items()})
 
 
-def _rules(table: Any) -> dict[str, str]:
-    _refuse_no_table(table, "rules")
+def _check_rules(table: Any) -> dict[str, str]:
+    _reject_no_table(table, "rules")
     for rule, mode in table.items():
         if rule not in RULES:
-            raise _unknown(f"rules.{rule}", f"rules.{rule}: unknown rule")
-        _checked(f"rules.{rule}", mode)
+            raise _make_unknown_key_error(f"rules.{rule}", f"rules.{rule}: unknown rule")
+        _check_value(f"rules.{rule}", mode)
     return dict(table)
 
 
-def _refuse_no_table(table: Any, section: str) -> None:
+def _reject_no_table(table: Any, section: str) -> None:
     if not isinstance(table, Mapping):
         raise WrongKey(section, f"{section} must be a table", hint=f"write [{section}] and its keys below it")
 
 
-def _unknown(key: str, said: str) -> WrongKey:
-    from slurmwrap.config.suggest_key import suggested
+def _make_unknown_key_error(key: str, said: str) -> WrongKey:
+    from slurmwrap.config.suggest_key import suggest_key
 
-    return WrongKey(key, f"{said}{suggested(key)}")
+    return WrongKey(key, f"{said}{suggest_key(key)}")
 
 
-def _checked(name: str, value: Any) -> Any:
+def _check_value(name: str, value: Any) -> Any:
     """`value`, if it can be meant."""
     least, most = BOUNDS.get(name, (-math.inf, math.inf))
     if isinstance(value, int | float) and not least <= value <= most:  # also for NaN
@@ -249,7 +253,7 @@ def _convert(current: Any, value: Any, name: str) -> Any:
         if kind is bool:
             return value if isinstance(value, bool) else _BOOLEANS[str(value).lower()]
         if kind is tuple:
-            return _texts(value)
+            return _parse_texts(value)
         if isinstance(value, bool | list | Mapping) or (kind is int and isinstance(value, float)):
             raise ValueError
         return kind(value)
@@ -261,7 +265,7 @@ NOUNS: Mapping[type, str] = {bool: "true or false", int: "a whole number", float
 _BOOLEANS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
-def _texts(value: Any) -> tuple[str, ...]:
+def _parse_texts(value: Any) -> tuple[str, ...]:
     """A list of texts, or in a variable one text with commas. ValueError for anything else."""
     found = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
     if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
@@ -269,5 +273,5 @@ def _texts(value: Any) -> tuple[str, ...]:
     return tuple(one for one in found if one)
 
 
-def _names(record: Any) -> tuple[str, ...]:
+def _list_field_names(record: Any) -> tuple[str, ...]:
     return tuple(f.name for f in fields(record))

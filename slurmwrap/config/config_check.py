@@ -8,38 +8,38 @@ from typing import Any
 
 from slurmwrap.config import Config, WrongKey, merge
 from slurmwrap.config.key_lines import place
-from slurmwrap.config.suggest_key import sections
+from slurmwrap.config.suggest_key import list_sections
 
 
-def mistakes(path: str, text: str) -> tuple[str, ...]:
+def find_mistakes(path: str, text: str) -> tuple[str, ...]:
     """What keeps the file from being read: one line each, with `path:line`."""
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         return (f"{path}: {error}",)
-    return tuple(f"{place(path, text, wrong.key)}: {_said(wrong)}" for wrong in _wrong_keys(tables))
+    return tuple(f"{place(path, text, wrong.key)}: {_format_wrong_key(wrong)}" for wrong in _find_wrong_keys(tables))
 
 
-def remarks(config: Config) -> tuple[str, ...]:
+def find_remarks(config: Config) -> tuple[str, ...]:
     """What can be read, and is hardly meant."""
-    return tuple(_odd(config))
+    return tuple(_find_odd_values(config))
 
 
-def _said(wrong: WrongKey) -> str:
+def _format_wrong_key(wrong: WrongKey) -> str:
     return f"{wrong}; {wrong.hint}" if wrong.hint else str(wrong)
 
 
-def _wrong_keys(tables: Mapping[str, Any]) -> Iterator[WrongKey]:
-    for part in _parts(tables):
+def _find_wrong_keys(tables: Mapping[str, Any]) -> Iterator[WrongKey]:
+    for part in _split_tables(tables):
         try:
             merge(Config(), part)
         except WrongKey as wrong:
             yield wrong
 
 
-def _parts(tables: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _split_tables(tables: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Each key by itself. Of a section that does not exist the whole: one mistake, not one per key."""
-    known = sections()
+    known = list_sections()
     for name, value in tables.items():
         if isinstance(value, Mapping) and value and name in known:
             yield from ({name: {key: one}} for key, one in value.items())
@@ -47,7 +47,7 @@ def _parts(tables: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
             yield {name: value}
 
 
-def _odd(config: Config) -> Iterator[str]:
+def _find_odd_values(config: Config) -> Iterator[str]:
     nodes, kept, site = config.nodes, config.retention, config.site
     if nodes.lemon_ratio < nodes.suspect_ratio:
         yield "nodes.lemon_ratio is below nodes.suspect_ratio: a node is a lemon before it is suspect"

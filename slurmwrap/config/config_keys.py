@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
-from slurmwrap.config import NOUNS, variable
+from slurmwrap.config import NOUNS, make_variable_name
 from slurmwrap.config.config_sections import BOUNDS, CHOICES, Config
 from slurmwrap.config.key_docs import MEANINGS, SECTIONS
 from slurmwrap.fast_dataclasses import dataclass
@@ -65,7 +65,7 @@ class Key:
     @property
     def variable(self) -> str:
         """The environment variable that sets it."""
-        return variable(self.name)
+        return make_variable_name(self.name)
 
     @property
     def allowed(self) -> str:
@@ -76,20 +76,20 @@ class Key:
         if self.name not in BOUNDS:
             return noun
         least, most = BOUNDS[self.name]
-        return f"{noun} from {_number(least)} to {_number(most)}"
+        return f"{noun} from {_format_number(least)} to {_format_number(most)}"
 
 
-def keys() -> tuple[Key, ...]:
+def list_keys() -> tuple[Key, ...]:
     """All keys, in the order in which the page and the template show them."""
-    return tuple(_key(section, name) for section, names in MEANINGS.items() for name in names)
+    return tuple(_make_key(section, name) for section, names in MEANINGS.items() for name in names)
 
 
-def about(section: str) -> str:
+def describe_section(section: str) -> str:
     """One or two sentences about a section; "" for none."""
     return SECTIONS.get(section, "")
 
 
-def value_of(config: Config, name: str) -> Any:
+def get_value(config: Config, name: str) -> Any:
     """What `config` has for a key."""
     section, _, word = name.rpartition(".")
     if section == "rules":
@@ -97,26 +97,26 @@ def value_of(config: Config, name: str) -> Any:
     return getattr(getattr(config, section) if section else config, word)
 
 
-def toml(value: Any) -> str:
+def format_toml(value: Any) -> str:
     """A value as it is written in a file."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):
-        return f"[{', '.join(toml(one) for one in value)}]"
-    return _quoted(value) if isinstance(value, str) else _number(value)
+        return f"[{', '.join(format_toml(one) for one in value)}]"
+    return _quote_toml(value) if isinstance(value, str) else _format_number(value)
 
 
-def _key(section: str, name: str) -> Key:
-    reader, unit, text = _meaning(MEANINGS[section][name])
+def _make_key(section: str, name: str) -> Key:
+    reader, unit, text = _parse_meaning(MEANINGS[section][name])
     full = f"{section}.{name}" if section else name
-    return Key(name=full, default=value_of(Config(), full), unit=unit, text=text, reader=reader)
+    return Key(name=full, default=get_value(Config(), full), unit=unit, text=text, reader=reader)
 
 
-def _meaning(words: tuple[str, str, str]) -> tuple[KeyReader, str, str]:
+def _parse_meaning(words: tuple[str, str, str]) -> tuple[KeyReader, str, str]:
     return KeyReader(words[0]), words[1], " ".join(words[2].split())
 
 
-def _quoted(text: str) -> str:
+def _quote_toml(text: str) -> str:
     """A basic string of TOML."""
     escaped = "".join(_ESCAPED.get(c) or (c if c.isprintable() else f"\\u{ord(c):04x}") for c in text)
     return f'"{escaped}"'
@@ -125,6 +125,6 @@ def _quoted(text: str) -> str:
 _ESCAPED: Mapping[str, str] = {'"': '\\"', "\\": "\\\\", "\t": "\\t", "\n": "\\n"}
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     """Plain digits, never 1e+09: people read them, and TOML's whole numbers know no exponent."""
     return str(int(value)) if isinstance(value, int) or value >= 1e6 else repr(value)

@@ -13,14 +13,14 @@ from typing import Any
 
 def place(path: str, text: str, key: str) -> str:
     """`path:12`, or `path` alone where the line cannot be told. A key without a line has its table's."""
-    lines = lines_of(text)
+    lines = find_key_lines(text)
     names = key.split(".")
     known = [".".join(names[:size]) for size in range(len(names), 0, -1)]
     line = next((lines[name] for name in known if name in lines), 0)
     return f"{path}:{line}" if line else path
 
 
-def lines_of(text: str) -> Mapping[str, int]:
+def find_key_lines(text: str) -> Mapping[str, int]:
     """Dotted key or table → line, from 1. {} for what is no TOML."""
     found: dict[str, int] = {}
     lines, begun = text.splitlines(keepends=True), 0
@@ -28,23 +28,23 @@ def lines_of(text: str) -> Mapping[str, int]:
         if not begun and (not line.strip() or line.lstrip().startswith("#")):
             continue
         begun = begun or number  # a value may go on over several lines
-        tables = _parsed("".join(lines[:number]))
+        tables = _parse_toml("".join(lines[:number]))
         if tables is not None:
-            for key in _keys(tables):
+            for key in _list_keys(tables):
                 found.setdefault(key, begun)
             begun = 0
     return found
 
 
-def _parsed(text: str) -> Mapping[str, Any] | None:
+def _parse_toml(text: str) -> Mapping[str, Any] | None:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError:
         return None
 
 
-def _keys(tables: Mapping[str, Any], before: str = "") -> Iterator[str]:
+def _list_keys(tables: Mapping[str, Any], before: str = "") -> Iterator[str]:
     for name, value in tables.items():
         yield before + name
         if isinstance(value, Mapping):
-            yield from _keys(value, f"{before}{name}.")
+            yield from _list_keys(value, f"{before}{name}.")

@@ -12,24 +12,26 @@ if TYPE_CHECKING:
     from slurmwrap.config.config_sections import Config
 
 
-def site_file(environ: Mapping[str, str]) -> Path:
+def find_site_file(environ: Mapping[str, str]) -> Path:
     """The site's configuration file, which need not exist."""
-    return _path(name_of_site_file(environ))
+    return _make_path(name_of_site_file(environ))
 
 
-def user_file(environ: Mapping[str, str]) -> Path:
+def find_user_file(environ: Mapping[str, str]) -> Path:
     """The user's configuration file, which need not exist."""
-    return _path(name_of_user_file(environ))
+    return _make_path(name_of_user_file(environ))
 
 
-def user_state_dir(environ: Mapping[str, str]) -> Path:
+def find_user_state_dir(environ: Mapping[str, str]) -> Path:
     """The user's own state: database, pre-runs' files, step counts ($XDG_STATE_HOME/slurmwrap)."""
-    return _path(state_dir(environ))
+    return _make_path(find_state_dir(environ))
 
 
-def state_dir(environ: Mapping[str, str]) -> str:
+def find_state_dir(environ: Mapping[str, str]) -> str:
     """The same for gsub, which does without pathlib: its import costs 4 ms."""
-    return os.path.join(_absolute(environ, "XDG_STATE_HOME") or f"{_home(environ)}/.local/state", "slurmwrap")
+    return os.path.join(
+        _read_absolute_path(environ, "XDG_STATE_HOME") or f"{_find_home(environ)}/.local/state", "slurmwrap"
+    )
 
 
 def name_of_site_file(environ: Mapping[str, str]) -> str:
@@ -39,24 +41,24 @@ def name_of_site_file(environ: Mapping[str, str]) -> str:
 
 def name_of_user_file(environ: Mapping[str, str]) -> str:
     """The same for gsub."""
-    base = _absolute(environ, "XDG_CONFIG_HOME") or f"{_home(environ)}/.config"
+    base = _read_absolute_path(environ, "XDG_CONFIG_HOME") or f"{_find_home(environ)}/.config"
     return os.path.join(base, "slurmwrap", "config.toml")
 
 
-def _path(name: str) -> Path:
+def _make_path(name: str) -> Path:
     from pathlib import Path
 
     return Path(name)
 
 
-def _absolute(environ: Mapping[str, str], name: str) -> str:
+def _read_absolute_path(environ: Mapping[str, str], name: str) -> str:
     """ "" for what is not set, for a relative path, which would mean another place in each directory, and as root for
     another user's directory (`sudo -E`): his files are not to be believed, and he could not write to ours there."""
     value = environ.get(name, "")
-    return value if value.startswith("/") and (os.geteuid() or not _owner(value)) else ""
+    return value if value.startswith("/") and (os.geteuid() or not _find_owner(value)) else ""
 
 
-def _owner(path: str) -> int:
+def _find_owner(path: str) -> int:
     """0 too for what is not there yet."""
     try:
         return os.stat(path).st_uid
@@ -64,9 +66,9 @@ def _owner(path: str) -> int:
         return 0
 
 
-def _home(environ: Mapping[str, str]) -> str:
+def _find_home(environ: Mapping[str, str]) -> str:
     """$HOME, else what the password database says: cron, systemd and Slurm's hooks set none."""
-    if home := _absolute(environ, "HOME"):
+    if home := _read_absolute_path(environ, "HOME"):
         return home
     import pwd
 
@@ -76,7 +78,7 @@ def _home(environ: Mapping[str, str]) -> str:
         return "/nonexistent"
 
 
-def written_by_others(found: os.stat_result) -> str:
+def find_other_writers(found: os.stat_result) -> str:
     """Why somebody else than root and ourselves may have written a file. A group that is the owner's own (many systems
     give each user one, with a umask of 002) and root's are not somebody else."""
     if found.st_uid not in (0, os.geteuid()):
@@ -95,7 +97,7 @@ def _is_own_group(uid: int, gid: int) -> bool:
         return False
 
 
-def speaks_for_site(config: Config) -> bool:
+def is_site_process(config: Config) -> bool:
     """Whether this process is root's or SlurmUser's, who act on other people's jobs."""
     import pwd
 
@@ -106,4 +108,4 @@ def speaks_for_site(config: Config) -> bool:
             return True
     except KeyError:
         pass
-    return bool(config.site.state_dir) and _owner(config.site.state_dir) == os.geteuid()
+    return bool(config.site.state_dir) and _find_owner(config.site.state_dir) == os.geteuid()

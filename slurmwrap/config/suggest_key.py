@@ -13,18 +13,22 @@ from slurmwrap.fast_dataclasses import fields, is_dataclass
 _ALIKE = 0.75  # of difflib's ratio: what is less alike would only be a guess
 
 
-def suggested(key: str) -> str:
+def suggest_key(key: str) -> str:
     """`; did you mean 'nodes.window_days'?`, or "" where nothing is near."""
     section, _, name = key.rpartition(".")
-    known = sections()
+    known = list_sections()
     if section in known:
-        return _meant(_nearest(name, known[section]) or _elsewhere(name))
+        return _format_suggestion(_find_nearest(name, known[section]) or _find_in_other_section(name))
     if section:  # only where a table stands in a table
-        return _meant(_elsewhere(name))
-    return _meant(_elsewhere(name, exactly=True) or _nearest(name, [*known, "slurm_timeout_s"]) or _elsewhere(name))
+        return _format_suggestion(_find_in_other_section(name))
+    return _format_suggestion(
+        _find_in_other_section(name, exactly=True)
+        or _find_nearest(name, [*known, "slurm_timeout_s"])
+        or _find_in_other_section(name)
+    )
 
 
-def sections() -> dict[str, tuple[str, ...]]:
+def list_sections() -> dict[str, tuple[str, ...]]:
     """Section → its keys."""
     default = Config()
     found = {
@@ -35,25 +39,27 @@ def sections() -> dict[str, tuple[str, ...]]:
     return found | {"rules": RULES}
 
 
-def _elsewhere(name: str, *, exactly: bool = False) -> str:
+def _find_in_other_section(name: str, *, exactly: bool = False) -> str:
     """The key of this name that stands somewhere else; of several those first that need no second guess."""
     if name == "slurm_timeout_s":
         return "slurm_timeout_s, which stands above the first [section]"
-    places = {name: [section for section, names in sections().items() if name in names] for name in _all_names()}
-    near = name if name in places else "" if exactly else _nearest(name, places, _ALIKE)
+    places = {
+        name: [section for section, names in list_sections().items() if name in names] for name in _list_all_names()
+    }
+    near = name if name in places else "" if exactly else _find_nearest(name, places, _ALIKE)
     return " or ".join(f"{section}.{near}" for section in places[near]) if near else ""
 
 
-def _all_names() -> set[str]:
-    return {name for names in sections().values() for name in names}
+def _list_all_names() -> set[str]:
+    return {name for names in list_sections().values() for name in names}
 
 
-def _nearest(word: str, known: Iterable[str], alike: float = 0.6) -> str:
+def _find_nearest(word: str, known: Iterable[str], alike: float = 0.6) -> str:
     close = difflib.get_close_matches(word, sorted(known), n=1, cutoff=alike)
     return close[0] if close else ""
 
 
-def _meant(what: str) -> str:
+def _format_suggestion(what: str) -> str:
     if not what:
         return "; `slurmwrap config show` lists the keys"
     name, comma, rest = what.partition(",")

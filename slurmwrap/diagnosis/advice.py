@@ -134,29 +134,29 @@ _SENTENCES = (
 )
 
 
-def specific(category: str, text: str) -> str:
+def find_specific_advice(category: str, text: str) -> str:
     """The sentence that fits the deciding line `text` of a `category`; "" when none does."""
     for categories, pattern, sentence in _SENTENCES:
         if category in categories and (found := pattern.search(text)):
             groups = found.groupdict()
-            return filled(sentence, {**groups, "name": groups.get("name") or groups.get("other")})
+            return fill_template(sentence, {**groups, "name": groups.get("name") or groups.get("other")})
     return ""
 
 
-def filled(template: str, groups: Mapping[str, str | None]) -> str:
+def fill_template(template: str, groups: Mapping[str, str | None]) -> str:
     """`template` with {name} replaced by what the message says; "" when a place has nothing to be filled with."""
-    wanted = {name: printable(groups.get(name) or "") for name in places(template)}
+    wanted = {name: make_printable(groups.get(name) or "") for name in list_places(template)}
     if not all(wanted.values()):
         return ""
     return _PLACE.sub(lambda place: wanted[place[1]], template)
 
 
-def places(template: str) -> tuple[str, ...]:
+def list_places(template: str) -> tuple[str, ...]:
     """The names in braces."""
     return tuple(_PLACE.findall(template))
 
 
-def printable(text: str) -> str:
+def make_printable(text: str) -> str:
     """At most 120 characters of a user's text without anything that a terminal would act on."""
     kept = marked(text, "", 4 * _CAP).strip()
     return kept if len(kept) <= _CAP else kept[: _CAP - 1] + "\N{HORIZONTAL ELLIPSIS}"

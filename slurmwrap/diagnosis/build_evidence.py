@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from slurmwrap.diagnosis.node_facts import gpu_lines, hook_lines
+from slurmwrap.diagnosis.node_facts import format_gpu_lines, format_hook_lines
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.evidence import Evidence, KernelLine, LogTail, RunKey
 from slurmwrap.model.job_record import JobRecord
@@ -31,7 +31,7 @@ def split_status(raw: int) -> tuple[int, int]:
     return (0, signal) if signal else ((raw >> 8) & 0xFF, 0)
 
 
-def of_run(
+def select_observations_of_run(
     observations: Iterable[Observation], *, uid: int, start: float | None, others: Iterable[float] = ()
 ) -> tuple[Observation, ...]:
     """The hooks' observations of the run that started at `start`; `others`: starts of the other runs of the same id.
@@ -47,16 +47,18 @@ def of_run(
         for observation in observations
         if observation.context in _HOOKS
         and (uid < 0 or observation.facts.get("uid", uid) == uid)
-        and _border(observation, before, start) <= _time_of(observation) < _border(observation, start, after)
+        and _find_run_boundary(observation, before, start)
+        <= _time_of(observation)
+        < _find_run_boundary(observation, start, after)
     )
 
 
 def _time_of(observation: Observation) -> float:
     """The run's start by the node's clock where the hook knows it, else when the hook ran."""
-    return _number(observation.facts, "started_at") or observation.at
+    return _parse_number(observation.facts, "started_at") or observation.at
 
 
-def _border(observation: Observation, start: float | None, following: float | None) -> float:
+def _find_run_boundary(observation: Observation, start: float | None, following: float | None) -> float:
     """Where the run that started at `start` gives way to the one that started at `following`.
 
     What carries a start may come early by a wrong clock, though never by more than half of the time between two runs.
@@ -64,12 +66,12 @@ def _border(observation: Observation, start: float | None, following: float | No
     """
     if following is None:
         return float("inf")
-    if observation.context is not Context.PROLOG and not _number(observation.facts, "started_at"):
+    if observation.context is not Context.PROLOG and not _parse_number(observation.facts, "started_at"):
         return following if start is not None else following - SLACK_S
     return following - min(SLACK_S, SLACK_S if start is None else (following - start) / 2)
 
 
-def last_word(job: JobRecord, observations: Sequence[Observation]) -> JobRecord:
+def complete_job_record(job: JobRecord, observations: Sequence[Observation]) -> JobRecord:
     """`job` completed from what the hooks were told, for a run that Slurm has forgotten or already requeued.
 
     Hooks see 0:0 for success, cancellation, time limit, node failure and preemption alike (Slurm 22.05, all four;
@@ -80,7 +82,10 @@ def last_word(job: JobRecord, observations: Sequence[Observation]) -> JobRecord:
     facts = next((o.facts for o in words if isinstance(o.facts.get("wait_status"), int)), None)
     if facts is None:
         return job
-    (code, signal), (derived, derived_signal) = split_status(facts["wait_status"]), split_status(_int(facts, "derived"))
+    (code, signal), (derived, derived_signal) = (
+        split_status(facts["wait_status"]),
+        split_status(_parse_int(facts, "derived")),
+    )
     state = "OUT_OF_MEMORY" if signal == _OOM else "FAILED" if code or signal else ""
     ended = max(o.at for o in observations)
     return replace(
@@ -94,7 +99,7 @@ def last_word(job: JobRecord, observations: Sequence[Observation]) -> JobRecord:
     )
 
 
-def of_this_run(job: JobRecord, earlier: Iterable[int | None]) -> JobRecord:
+def drop_earlier_exit_code(job: JobRecord, earlier: Iterable[int | None]) -> JobRecord:
     """`job` without the derived exit code of its earlier runs: Slurm 22.05 keeps the highest one over a requeue.
 
     Measured: a first run whose srun ends with 5, requeued, ends well and still shows DerivedExitCode=5:0.
@@ -103,7 +108,7 @@ def of_this_run(job: JobRecord, earlier: Iterable[int | None]) -> JobRecord:
     return replace(job, derived_exit_code=0) if job.derived_exit_code <= inherited else job
 
 
-def since(tail: LogTail, earlier: Iterable[LogTail]) -> LogTail:
+def cut_earlier_output(tail: LogTail, earlier: Iterable[LogTail]) -> LogTail:
     """`tail` without what earlier runs of the job wrote to the same file (--open-mode=append).
 
     Where the end of an earlier tail is not found in it, the file was begun anew, or has grown past it; where nothing
@@ -134,10 +139,10 @@ def join(
     next run already, so that 0:0 from a hook does not mean success.
     """
     epilogs = [o for o in observations if o.context is Context.EPILOG]
-    brought = tuple(tail for o in epilogs for tail in _tails(o.facts.get("logs")))
-    old = [tail for o in earlier if o.context is Context.EPILOG for tail in _tails(o.facts.get("logs"))]
-    tails = tuple(since(tail, old) for tail in brought or tuple(logs))
-    untold = not job.state and not job.exit_code and (requeued or _interrupted(tails, observations))
+    brought = tuple(tail for o in epilogs for tail in _parse_tails(o.facts.get("logs")))
+    old = [tail for o in earlier if o.context is Context.EPILOG for tail in _parse_tails(o.facts.get("logs"))]
+    tails = tuple(cut_earlier_output(tail, old) for tail in brought or tuple(logs))
+    untold = not job.state and not job.exit_code and (requeued or _is_interrupted(tails, observations))
     return Evidence(
         attempt=attempt,
         state=job.state,
@@ -147,20 +152,20 @@ def join(
         derived_exit_code=job.derived_exit_code,
         derived_signal=job.derived_signal or None,
         logs=tails,
-        kernel=tuple(line for o in epilogs for line in _kernel(o, job.nodes)),
+        kernel=tuple(line for o in epilogs for line in _parse_kernel_lines(o, job.nodes)),
         nodes=job.nodes,
         gpus=job.gpus,
         run_s=_run_s(job),
         time_limit_s=job.time_limit_s,
-        mem_limit_mib=memory_limit_mib(job),
-        mem_peak_mib=max((_int(o.facts, "mem_peak_mib") for o in epilogs), default=0) or None,
-        oom_kills=_total(epilogs, "oom_kills"),
-        nvml=tuple(line for o in epilogs if _is_of(o, job.nodes) for line in gpu_lines(o)),
-        hooks=tuple(line for o in observations if _is_of(o, job.nodes) for line in hook_lines(o)),
+        mem_limit_mib=compute_memory_limit_mib(job),
+        mem_peak_mib=max((_parse_int(o.facts, "mem_peak_mib") for o in epilogs), default=0) or None,
+        oom_kills=_sum_key(epilogs, "oom_kills"),
+        nvml=tuple(line for o in epilogs if _is_of(o, job.nodes) for line in format_gpu_lines(o)),
+        hooks=tuple(line for o in observations if _is_of(o, job.nodes) for line in format_hook_lines(o)),
     )
 
 
-def memory_limit_mib(job: JobRecord) -> int | None:
+def compute_memory_limit_mib(job: JobRecord) -> int | None:
     """The job's limit on one node in MiB; None when it has none of its own."""
     if job.mem_mib_per_node:
         return job.mem_mib_per_node
@@ -169,17 +174,17 @@ def memory_limit_mib(job: JobRecord) -> int | None:
     return None
 
 
-def measured(job: JobRecord, observations: Sequence[Observation]) -> Measurement | None:
+def build_measurement(job: JobRecord, observations: Sequence[Observation]) -> Measurement | None:
     """What the Epilogs measured, on the node that used the most; None when they measured nothing."""
     epilogs = [o.facts for o in observations if o.context is Context.EPILOG]
-    peak = max(epilogs, key=lambda facts: _int(facts, "mem_peak_mib"), default={})
-    cpu_s = max((_number(facts, "cpu_s") for facts in epilogs), default=0.0)
-    gpu_mem = max((_gpu_memory(facts) for facts in epilogs), default=0)
+    peak = max(epilogs, key=lambda facts: _parse_int(facts, "mem_peak_mib"), default={})
+    cpu_s = max((_parse_number(facts, "cpu_s") for facts in epilogs), default=0.0)
+    gpu_mem = max((_find_gpu_memory(facts) for facts in epilogs), default=0)
     told = [facts["steps"] for facts in epilogs if isinstance(facts.get("steps"), Mapping)]
-    counts = [one for one in told if _int(one, "count") > 0]
+    counts = [one for one in told if _parse_int(one, "count") > 0]
     seconds = _run_s(job) or 0.0
-    unused = [not processes for facts in epilogs for processes in _accounted(facts)]
-    if not _int(peak, "mem_peak_mib") and not cpu_s and not gpu_mem and not counts and not unused:
+    unused = [not processes for facts in epilogs for processes in _list_accounted_processes(facts)]
+    if not _parse_int(peak, "mem_peak_mib") and not cpu_s and not gpu_mem and not counts and not unused:
         return None
     share = max(1, len(job.nodes))
     found = Measurement(
@@ -187,29 +192,29 @@ def measured(job: JobRecord, observations: Sequence[Observation]) -> Measurement
         cpu_s=cpu_s or None,
         cpus_used=round(cpu_s / seconds, 2) if cpu_s and seconds else None,
         cpus_allocated=job.cpus // share or None,
-        mem_peak_mib=_int(peak, "mem_peak_mib") or None,
+        mem_peak_mib=_parse_int(peak, "mem_peak_mib") or None,
         mem_source=str(peak.get("mem_source", "")),
         gpus=-(-job.gpus // share),
         gpu_mem_peak_mib=gpu_mem or None,
-        gpu_util=_mean(share for facts in epilogs for share in _gpu_use(facts, "gpu_percent")),
-        gpu_mem_util=_mean(share for facts in epilogs for share in _gpu_use(facts, "memory_percent")),
+        gpu_util=_compute_mean(share for facts in epilogs for share in _list_gpu_use(facts, "gpu_percent")),
+        gpu_mem_util=_compute_mean(share for facts in epilogs for share in _list_gpu_use(facts, "memory_percent")),
         gpus_unused=sum(unused) if unused else None,
     )
-    return with_steps(found, job, max(counts, key=lambda one: _int(one, "count"), default={}))
+    return add_counted_steps(found, job, max(counts, key=lambda one: _parse_int(one, "count"), default={}))
 
 
-def with_steps(found: Measurement | None, job: JobRecord, counted: Mapping[str, Any]) -> Measurement | None:
+def add_counted_steps(found: Measurement | None, job: JobRecord, counted: Mapping[str, Any]) -> Measurement | None:
     """`found` with what the step counter left (`node_hooks/step_counts.py`); all of it is the user's word."""
-    steps, per_s = _int(counted, "count"), _number(counted, "per_s")
+    steps, per_s = _parse_int(counted, "count"), _parse_number(counted, "per_s")
     if steps <= 0:
         return found
     base = found or Measurement(seconds=_run_s(job) or 0.0, gpus=-(-job.gpus // max(1, len(job.nodes))))
-    begun, last = job.start_time, _number(counted, "last_at")
+    begun, last = job.start_time, _parse_number(counted, "last_at")
     until = last - begun if begun is not None and last >= begun else None
     return replace(base, steps=steps, steps_per_s=per_s if per_s > 0 else None, steps_until_s=until)
 
 
-def _accounted(facts: Mapping[str, Any]) -> Iterable[Sequence[Mapping[str, Any]]]:
+def _list_accounted_processes(facts: Mapping[str, Any]) -> Iterable[Sequence[Mapping[str, Any]]]:
     """The processes that NVML's accounting lists, GPU by GPU; none where that is off."""
     gpus = facts.get("gpu")
     for gpu in gpus if isinstance(gpus, list) else ():
@@ -218,25 +223,27 @@ def _accounted(facts: Mapping[str, Any]) -> Iterable[Sequence[Mapping[str, Any]]
             yield [one for one in found if isinstance(one, Mapping)]
 
 
-def _gpu_use(facts: Mapping[str, Any], key: str) -> Iterable[float]:
+def _list_gpu_use(facts: Mapping[str, Any], key: str) -> Iterable[float]:
     """0..1 of each GPU: of the process that worked longest on it, over that process's life."""
-    for processes in _accounted(facts):
+    for processes in _list_accounted_processes(facts):
         told = [one for one in processes if isinstance(one.get(key), int) and 0 <= one[key] <= 100]
         if told:
-            yield max(told, key=lambda one: _int(one, "ms"))[key] / 100
+            yield max(told, key=lambda one: _parse_int(one, "ms"))[key] / 100
 
 
-def _mean(values: Iterable[float]) -> float | None:
+def _compute_mean(values: Iterable[float]) -> float | None:
     known = list(values)
     return round(sum(known) / len(known), 3) if known else None
 
 
-def _gpu_memory(facts: Mapping[str, Any]) -> int:
+def _find_gpu_memory(facts: Mapping[str, Any]) -> int:
     """The most that one process had on one GPU, by NVML's accounting; 0 where that is off."""
-    return max((_int(one, "max_mib") for processes in _accounted(facts) for one in processes), default=0)
+    return max(
+        (_parse_int(one, "max_mib") for processes in _list_accounted_processes(facts) for one in processes), default=0
+    )
 
 
-def _interrupted(tails: Iterable[LogTail], observations: Sequence[Observation]) -> bool:
+def _is_interrupted(tails: Iterable[LogTail], observations: Sequence[Observation]) -> bool:
     """Whether Slurm ended the run: its line in stderr, or a node that began it and never saw its end."""
     ended = {o.node for o in observations if o.context is Context.EPILOG}
     lost = any(o.context is Context.PROLOG and o.node not in ended for o in observations)
@@ -249,7 +256,7 @@ def _run_s(job: JobRecord) -> float | None:
     return float(max(0, job.end_time - job.start_time))
 
 
-def _tails(logs: Any) -> Iterable[LogTail]:
+def _parse_tails(logs: Any) -> Iterable[LogTail]:
     for log in logs if isinstance(logs, list) else ():
         if isinstance(log, Mapping) and isinstance(log.get("text"), str):
             yield LogTail(name=str(log.get("name", "stdout")), text=log["text"], truncated=bool(log.get("truncated")))
@@ -260,7 +267,7 @@ def _is_of(hook: Observation, nodes: Sequence[str]) -> bool:
     return not nodes or hook.node in nodes
 
 
-def _kernel(epilog: Observation, nodes: Sequence[str]) -> Iterable[KernelLine]:
+def _parse_kernel_lines(epilog: Observation, nodes: Sequence[str]) -> Iterable[KernelLine]:
     lines = epilog.facts.get("kernel")
     if not _is_of(epilog, nodes):
         return
@@ -270,17 +277,17 @@ def _kernel(epilog: Observation, nodes: Sequence[str]) -> Iterable[KernelLine]:
             yield KernelLine(text=line["text"], node=epilog.node, at=float(at) if isinstance(at, int | float) else None)
 
 
-def _total(observations: Sequence[Observation], key: str) -> int | None:
-    known = [_int(o.facts, key) for o in observations if isinstance(o.facts.get(key), int)]
+def _sum_key(observations: Sequence[Observation], key: str) -> int | None:
+    known = [_parse_int(o.facts, key) for o in observations if isinstance(o.facts.get(key), int)]
     return sum(known) if known else None
 
 
-def _int(facts: Mapping[str, Any], key: str) -> int:
+def _parse_int(facts: Mapping[str, Any], key: str) -> int:
     value = facts.get(key)
     return value if isinstance(value, int) else 0
 
 
-def _number(facts: Mapping[str, Any], key: str) -> float:
+def _parse_number(facts: Mapping[str, Any], key: str) -> float:
     value = facts.get(key)
     # a record with an infinity in it could be stored and never read again
     return float(value) if isinstance(value, int | float) and abs(value) < _MOST else 0.0

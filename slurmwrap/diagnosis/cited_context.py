@@ -10,7 +10,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from slurmwrap.diagnosis.log_rows import LogRows, tracebacks
+from slurmwrap.diagnosis.log_rows import LogRows, find_tracebacks
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.evidence import Citation
 
@@ -24,18 +24,18 @@ _LOOKED = 200  # rows of a traceback
 LEFT_OUT = "..."
 
 
-def in_context(citation: Citation, logs: Sequence[LogRows]) -> Citation:
+def add_context(citation: Citation, logs: Sequence[LogRows]) -> Citation:
     """`citation` with the lines around it, if it is the root's and one of the logs has it; unchanged otherwise."""
     if citation.role != "root" or not citation.line:
         return citation
     for log in logs:
-        row = _row_of(citation, log) if log.name == citation.source else None
+        row = _find_row(citation, log) if log.name == citation.source else None
         if row is not None:
-            return replace(citation, before=_before(log, row), after=_after(log, row))
+            return replace(citation, before=_list_rows_before(log, row), after=_list_rows_after(log, row))
     return citation
 
 
-def own_place(citations: Sequence[Citation]) -> tuple[str, int] | None:
+def find_own_place(citations: Sequence[Citation]) -> tuple[str, int] | None:
     """(file, line) of the user's own code that raised the exception, by the lines around the root's citation."""
     root = next((one for one in citations if one.role == "root"), None)
     for text in reversed(root.before if root is not None else ()):
@@ -45,7 +45,7 @@ def own_place(citations: Sequence[Citation]) -> tuple[str, int] | None:
     return None
 
 
-def _row_of(citation: Citation, log: LogRows) -> int | None:
+def _find_row(citation: Citation, log: LogRows) -> int | None:
     """A line that was rewritten in place (a progress bar) has several rows of one number."""
     row = bisect_left(log.numbers, citation.line)
     while row < len(log.rows) and log.numbers[row] == citation.line:
@@ -55,15 +55,15 @@ def _row_of(citation: Citation, log: LogRows) -> int | None:
     return None
 
 
-def _before(log: LogRows, row: int) -> tuple[str, ...]:
-    block = next((one for one in tracebacks(log) if one.end == row), None)
-    own = _own_frame(log, max(block.start, row - _LOOKED), row) if block is not None else None
+def _list_rows_before(log: LogRows, row: int) -> tuple[str, ...]:
+    block = next((one for one in find_tracebacks(log) if one.end == row), None)
+    own = _find_own_frame(log, max(block.start, row - _LOOKED), row) if block is not None else None
     if own is None or own >= row - BEFORE:
-        return _shown([at for at in range(max(0, row - 12), row) if log.rows[at].strip()][-BEFORE:], log)
-    return (*_shown([own, own + 1], log), LEFT_OUT, *_shown([row - 1], log))
+        return _format_rows([at for at in range(max(0, row - 12), row) if log.rows[at].strip()][-BEFORE:], log)
+    return (*_format_rows([own, own + 1], log), LEFT_OUT, *_format_rows([row - 1], log))
 
 
-def _own_frame(log: LogRows, start: int, end: int) -> int | None:
+def _find_own_frame(log: LogRows, start: int, end: int) -> int | None:
     for at in range(end - 1, start, -1):
         frame = _FRAME.search(log.rows[at])
         if frame and not _LIBRARY.search(frame[1]):
@@ -71,15 +71,15 @@ def _own_frame(log: LogRows, start: int, end: int) -> int | None:
     return None
 
 
-def _after(log: LogRows, row: int) -> tuple[str, ...]:
+def _list_rows_after(log: LogRows, row: int) -> tuple[str, ...]:
     found: list[int] = []
     for at in range(row + 1, min(len(log.rows), row + 8)):
         if _ANOTHER.search(log.rows[at]) or len(found) == AFTER:
             break
         if log.rows[at].strip() and log.rows[at] != log.rows[row]:
             found.append(at)
-    return _shown(found, log)
+    return _format_rows(found, log)
 
 
-def _shown(rows: Sequence[int], log: LogRows) -> tuple[str, ...]:
+def _format_rows(rows: Sequence[int], log: LogRows) -> tuple[str, ...]:
     return tuple(log.rows[at].rstrip()[:CAP] for at in rows)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from slurmwrap.diagnosis.taxonomy import CATEGORIES, decisions_of
+from slurmwrap.diagnosis.taxonomy import CATEGORIES, list_decisions
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.evidence import Diagnosis, Evidence, KernelLine, LogTail
 
@@ -74,7 +74,7 @@ class ClassifierScore:
         return sum(scores) / len(scores) if scores else 1.0
 
 
-def evidence_of(row: Mapping[str, Any]) -> Evidence:
+def make_evidence(row: Mapping[str, Any]) -> Evidence:
     """Evidence from an object with the corpus's fields; what would give the answer away is not looked at.
 
     Raises ValueError naming a field that cannot be meant.
@@ -84,15 +84,15 @@ def evidence_of(row: Mapping[str, Any]) -> Evidence:
     return Evidence(
         state=str(row.get("slurm_state") or ""),
         reason=str(row.get("reason") or ""),
-        exit_code=_number(row, "exit_code"),
-        signal=_number(row, "signal"),
-        derived_exit_code=_number(row, "derived_exit_code"),
+        exit_code=_parse_number(row, "exit_code"),
+        signal=_parse_number(row, "signal"),
+        derived_exit_code=_parse_number(row, "derived_exit_code"),
         logs=(LogTail(name="log", text=str(row.get("log") or "")),),
         kernel=tuple(KernelLine(text=line) for line in lines if line.strip()),
     )
 
 
-def _number(row: Mapping[str, Any], key: str) -> int | None:
+def _parse_number(row: Mapping[str, Any], key: str) -> int | None:
     value = row.get(key)
     if value is None or value == "":
         return None
@@ -116,13 +116,13 @@ def score(rows: Sequence[Mapping[str, Any]], predictions: Sequence[Diagnosis]) -
         total=len(pairs),
         right=sum(label == found.category for label, found, _ in pairs),
         decisions_default=sum(found.decision == CATEGORIES[label].decision for label, found, _ in pairs),
-        decisions_allowed=sum(found.decision in decisions_of(label) for label, found, _ in pairs),
-        categories=_categories([(label, found.category) for label, found, _ in pairs]),
-        confusions=_confusions((label, found.category, id) for label, found, id in pairs),
+        decisions_allowed=sum(found.decision in list_decisions(label) for label, found, _ in pairs),
+        categories=_score_categories([(label, found.category) for label, found, _ in pairs]),
+        confusions=_count_confusions((label, found.category, id) for label, found, id in pairs),
     )
 
 
-def _categories(pairs: list[tuple[str, str]]) -> tuple[CategoryScore, ...]:
+def _score_categories(pairs: list[tuple[str, str]]) -> tuple[CategoryScore, ...]:
     labelled, predicted = Counter(label for label, _ in pairs), Counter(found for _, found in pairs)
     right = Counter(label for label, found in pairs if label == found)
     return tuple(
@@ -132,7 +132,7 @@ def _categories(pairs: list[tuple[str, str]]) -> tuple[CategoryScore, ...]:
     )
 
 
-def _confusions(triples: Iterable[tuple[str, str, str]]) -> tuple[Confusion, ...]:
+def _count_confusions(triples: Iterable[tuple[str, str, str]]) -> tuple[Confusion, ...]:
     table: dict[tuple[str, str], list[str]] = {}
     for label, found, id in triples:
         if label != found:

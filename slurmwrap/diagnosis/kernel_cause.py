@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from slurmwrap.diagnosis.signatures import SignatureSet, compiled
+from slurmwrap.diagnosis.signatures import SignatureSet, compile_pattern
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
-from slurmwrap.diagnosis.xid import XidEvent, action_of, category_of, is_conclusive, meaning_of, parse_xids
+from slurmwrap.diagnosis.xid import XidEvent, get_action, get_category, get_meaning, is_conclusive, parse_xids
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.evidence import KernelLine
 
@@ -66,25 +66,25 @@ class KernelCause:
     source: str = "kernel"
 
 
-def kernel_word(
+def find_kernel_cause(
     lines: tuple[KernelLine, ...], signatures: SignatureSet, nvml: tuple[str, ...] = ()
 ) -> KernelCause | None:
     """The finding that weighs most; the earliest among equals. None when nothing that matters is said.
 
     `nvml`: Evidence.nvml, the driver's own word at the job's end.
     """
-    words = [*_from_xids(lines), *_from_signatures(lines, signatures), *_from_nvml(nvml)]
+    words = [*_list_xid_causes(lines), *_list_signature_causes(lines, signatures), *_list_nvml_causes(nvml)]
     return min(words, key=lambda word: (word.rank, word.line), default=None)
 
 
-def _from_xids(lines: tuple[KernelLine, ...]) -> Iterable[KernelCause]:
+def _list_xid_causes(lines: tuple[KernelLine, ...]) -> Iterable[KernelCause]:
     for event in parse_xids(line.text for line in lines):
-        if category := category_of(event):
-            yield _word_of(event, category, lines[event.line - 1].node)
+        if category := get_category(event):
+            yield _make_xid_cause(event, category, lines[event.line - 1].node)
 
 
-def _word_of(event: XidEvent, category: str, node: str) -> KernelCause:
-    conclusive, action = is_conclusive(event), action_of(event)
+def _make_xid_cause(event: XidEvent, category: str, node: str) -> KernelCause:
+    conclusive, action = is_conclusive(event), get_action(event)
     infrastructure = CATEGORIES[category].domain == "IF"
     rank = 0 if conclusive and event.code != 154 else 1 if action in _HARD else 2 if infrastructure else 3
     return KernelCause(
@@ -93,18 +93,18 @@ def _word_of(event: XidEvent, category: str, node: str) -> KernelCause:
         node=node if action != "APP" else "",
         line=event.line,
         text=event.text,
-        meaning=meaning_of(event),
+        meaning=get_meaning(event),
         conclusive=conclusive,
         rank=rank,
     )
 
 
-def _from_signatures(lines: tuple[KernelLine, ...], signatures: SignatureSet) -> Iterable[KernelCause]:
+def _list_signature_causes(lines: tuple[KernelLine, ...], signatures: SignatureSet) -> Iterable[KernelCause]:
     needles = signatures.needles["kernel"]
     for number, line in enumerate(lines, 1):
         wanted = sorted({place for needle in needles if needle.literal in line.text for place in needle.wanted_by})
         for signature, pattern in (signatures.ranked[place] for place in wanted):
-            if signature.role == "root" and compiled(pattern).search(line.text[:2000]):
+            if signature.role == "root" and compile_pattern(pattern).search(line.text[:2000]):
                 infrastructure = CATEGORIES[signature.category].domain == "IF"
                 yield KernelCause(
                     category=signature.category,
@@ -121,7 +121,7 @@ def _from_signatures(lines: tuple[KernelLine, ...], signatures: SignatureSet) ->
                 break
 
 
-def _from_nvml(lines: tuple[str, ...]) -> Iterable[KernelCause]:
+def _list_nvml_causes(lines: tuple[str, ...]) -> Iterable[KernelCause]:
     """Informational and never conclusive: the reset may be pending for days (a row remap) while jobs run well.
 
     Of the lines that node_facts.py writes, those of NVIDIA's own word that something is broken.

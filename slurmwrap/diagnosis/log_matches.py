@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from itertools import accumulate, compress, islice, pairwise
 from operator import ne
 
-from slurmwrap.diagnosis.advice import filled
-from slurmwrap.diagnosis.log_rows import LogRows, Traceback, bare_exceptions, strip_prefix, tracebacks
-from slurmwrap.diagnosis.signatures import GRAM, WORD, LogSignature, Probe, SignatureSet, bared, compiled
+from slurmwrap.diagnosis.advice import fill_template
+from slurmwrap.diagnosis.log_rows import LogRows, Traceback, find_bare_exceptions, find_tracebacks, strip_prefix
+from slurmwrap.diagnosis.signatures import GRAM, WORD, LogSignature, Probe, SignatureSet, compile_pattern, strip_digits
 from slurmwrap.fast_dataclasses import dataclass
 
 DECISIVE = 90
@@ -90,24 +90,24 @@ class LogMatch:
 
 def find_marks(log: LogRows, index: int, signatures: SignatureSet) -> tuple[LogMatch, ...]:
     """Marks of one log in order of rows. Source lines inside tracebacks and what Python ignored are left out."""
-    blocks = tracebacks(log)
+    blocks = find_tracebacks(log)
     by_end = {block.end: block for block in blocks}
-    inside = _rows_inside(blocks)
+    inside = _list_rows_inside(blocks)
     marks: list[LogMatch] = []
-    for row, wanted in _matches(log, signatures).items():
+    for row, wanted in _find_candidate_rows(log, signatures).items():
         if row in inside:
             continue
         candidates = (signatures.ranked[place] for place in wanted)
-        if found := _best(log, row, candidates, by_end.get(row)):
+        if found := _find_best_signature(log, row, candidates, by_end.get(row)):
             marks.append(_mark(log, index, row, *found))
     taken = {mark.row for mark in marks}
     consequences = {mark.row for mark in marks if mark.role == "cascade"}
-    marks += [_generic(log, index, block) for block in blocks if block.end not in taken and not block.ignored]
-    marks += [_alone(log, index, block.end) for block in blocks if _may_stand_alone(block, consequences)]
+    marks += [_match_traceback(log, index, block) for block in blocks if block.end not in taken and not block.ignored]
+    marks += [_match_lone_exception(log, index, block.end) for block in blocks if _may_stand_alone(block, consequences)]
     known = (taken - consequences) | inside | by_end.keys()
     marks += [
-        _bare(log, index, row, weak=row in taken)
-        for row, name in bare_exceptions(log)
+        _match_bare_exception(log, index, row, weak=row in taken)
+        for row, name in find_bare_exceptions(log)
         if row not in known and name not in _WRAPPERS
     ]
     return tuple(sorted(marks, key=lambda mark: mark.row))
@@ -117,31 +117,31 @@ def _may_stand_alone(block: Traceback, consequences: set[int]) -> bool:
     return block.end in consequences and block.exception not in _WRAPPERS and not block.ignored
 
 
-def _rows_inside(blocks: Iterable[Traceback]) -> frozenset[int]:
+def _list_rows_inside(blocks: Iterable[Traceback]) -> frozenset[int]:
     rows: set[int] = set()
     for block in blocks:
         rows.update(range(block.start, block.end + int(block.ignored)))
     return frozenset(rows)
 
 
-def _matches(log: LogRows, signatures: SignatureSet) -> dict[int, list[int]]:
+def _find_candidate_rows(log: LogRows, signatures: SignatureSet) -> dict[int, list[int]]:
     """Rows that hold a literal, with the expressions that want it, the heaviest first (places in `ranked`).
 
     Cheap for logs that repeat themselves: rows that differ only in digits are searched once. Cheap for many signatures:
     a literal is searched for only where the log has its words.
     """
-    shapes = _shapes(log)
+    shapes = _group_by_shape(log)
     rows_of = tuple(shapes.values())
     text = _Text(tuple(shapes))
     found: dict[int, set[int]] = {}
     for word in text.places.keys() & signatures.probes.keys():
         for probe in signatures.probes[word]:
             if places := text.find(probe, word):
-                _seek(log, [row for place in places for row in rows_of[place]], probe, found)
+                _seek_probe(log, [row for place in places for row in rows_of[place]], probe, found)
     for gram in ("", *(text.grams & signatures.partial.keys())):
         for probe in signatures.partial.get(gram, ()):
             if places := text.find(probe, ""):
-                _seek(log, [row for place in places for row in rows_of[place]], probe, found)
+                _seek_probe(log, [row for place in places for row in rows_of[place]], probe, found)
     return {row: sorted(users) for row, users in found.items()}
 
 
@@ -169,35 +169,35 @@ class _Text:
         for whole in probe.words:
             if whole not in places:
                 return []
-        if probe.tail and not _begins_one(self._words, probe.tail):
+        if probe.tail and not _is_beginning(self._words, probe.tail):
             return []
-        if probe.head and not _begins_one(self._backwards, probe.head[::-1]):
+        if probe.head and not _is_beginning(self._backwards, probe.head[::-1]):
             return []
-        near = places[word] if word else self._near(probe)
+        near = places[word] if word else self._find_near(probe)
         bare, pieces = probe.bare, self.pieces
         return [place for place in dict.fromkeys(near) if bare in pieces[place]]
 
-    def _near(self, probe: Probe) -> Iterable[int]:
+    def _find_near(self, probe: Probe) -> Iterable[int]:
         if not (probe.head or probe.tail or probe.part):
             return range(len(self.pieces))
-        return [place for name in self._names(probe) for place in self.places[name]]
+        return [place for name in self._list_words(probe) for place in self.places[name]]
 
-    def _names(self, probe: Probe) -> list[str]:
+    def _list_words(self, probe: Probe) -> list[str]:
         """Words that may be the one at the start or the end of a literal, or the one around all of it."""
         if probe.tail:
-            return _beginning(self._words, probe.tail)
+            return _list_beginning(self._words, probe.tail)
         if probe.head:
-            return [name[::-1] for name in _beginning(self._backwards, probe.head[::-1])]
-        return [self._words[place] for place in _places(self._vocabulary, self._starts, probe.part)]
+            return [name[::-1] for name in _list_beginning(self._backwards, probe.head[::-1])]
+        return [self._words[place] for place in _find_pieces(self._vocabulary, self._starts, probe.part)]
 
 
-def _begins_one(ordered: list[str], piece: str) -> bool:
+def _is_beginning(ordered: list[str], piece: str) -> bool:
     """Whether one of `ordered` begins with `piece`."""
     at = bisect_left(ordered, piece)
     return at < len(ordered) and ordered[at].startswith(piece)
 
 
-def _beginning(ordered: list[str], piece: str) -> list[str]:
+def _list_beginning(ordered: list[str], piece: str) -> list[str]:
     """Those of `ordered` that begin with `piece`."""
     at = end = bisect_left(ordered, piece)
     while end < len(ordered) and ordered[end].startswith(piece):
@@ -205,10 +205,10 @@ def _beginning(ordered: list[str], piece: str) -> list[str]:
     return ordered[at:end]
 
 
-def _shapes(log: LogRows) -> dict[str, list[int]]:
+def _group_by_shape(log: LogRows) -> dict[str, list[int]]:
     """Rows by their text without digits: of each shape the first rows, and the last one."""
     shapes: dict[str, list[int]] = {}
-    rows = bared(log.text).split("\n")
+    rows = strip_digits(log.text).split("\n")
     begins = [0, *compress(range(1, len(rows)), map(ne, islice(rows, 1, None), rows))]  # of runs of one shape
     for begin, end in pairwise((*begins, len(rows))):
         places = shapes.setdefault(rows[begin], [])
@@ -217,7 +217,7 @@ def _shapes(log: LogRows) -> dict[str, list[int]]:
     return shapes
 
 
-def _places(text: str, starts: tuple[int, ...], literal: str) -> list[int]:
+def _find_pieces(text: str, starts: tuple[int, ...], literal: str) -> list[int]:
     """Which pieces of `text`, that begin at `starts`, hold `literal`."""
     places: list[int] = []
     at = text.find(literal)
@@ -228,14 +228,14 @@ def _places(text: str, starts: tuple[int, ...], literal: str) -> list[int]:
     return places
 
 
-def _seek(log: LogRows, rows: list[int], probe: Probe, found: dict[int, set[int]]) -> None:
+def _seek_probe(log: LogRows, rows: list[int], probe: Probe, found: dict[int, set[int]]) -> None:
     for row in rows:
         for needle in probe.needles:
             if needle.literal in log.rows[row]:
                 found.setdefault(row, set()).update(needle.wanted_by)
 
 
-def _best(
+def _find_best_signature(
     log: LogRows, row: int, candidates: Iterable[tuple[LogSignature, str]], block: Traceback | None
 ) -> tuple[LogSignature, re.Match[str]] | None:
     """The first signature whose conditions hold; `candidates` are ordered by weight.
@@ -243,7 +243,7 @@ def _best(
     Advice that only follows on the line, after a cause, is no reason to leave the cause out.
     """
     advice: tuple[LogSignature, re.Match[str]] | None = None
-    of_data = block is not None and _parses_data(block)
+    of_data = block is not None and _is_parsing_data(block)
     text = log.rows[row]
     bare = strip_prefix(text)
     if _HELP.match(text) and block is None:
@@ -251,8 +251,10 @@ def _best(
     for signature, pattern in candidates:
         if (signature.frame and block is None) or (of_data and signature.category == "syntax_error"):
             continue
-        match = compiled(pattern).search(text) or (compiled(pattern).search(bare) if bare is not text else None)
-        if not match or not _holds(signature, log, row, block):
+        match = compile_pattern(pattern).search(text) or (
+            compile_pattern(pattern).search(bare) if bare is not text else None
+        )
+        if not match or not _is_fulfilled(signature, log, row, block):
             continue
         if signature.role != "advice":
             return advice if advice and advice[1].start() <= match.start() else (signature, match)
@@ -261,19 +263,19 @@ def _best(
     return advice
 
 
-def _parses_data(block: Traceback) -> bool:
+def _is_parsing_data(block: Traceback) -> bool:
     """A SyntaxError in text that the program parsed, such as a damaged file's header: no program's own syntax."""
     return bool(_UNKNOWN.search(block.frames)) or (block.followed and bool(_STRING.search(block.frames)))
 
 
-def _holds(signature: LogSignature, log: LogRows, row: int, block: Traceback | None) -> bool:
-    if signature.unless and compiled(signature.unless).search(log.rows[row]):
+def _is_fulfilled(signature: LogSignature, log: LogRows, row: int, block: Traceback | None) -> bool:
+    if signature.unless and compile_pattern(signature.unless).search(log.rows[row]):
         return False
-    if signature.frame and (block is None or not compiled(signature.frame).search(block.frames)):
+    if signature.frame and (block is None or not compile_pattern(signature.frame).search(block.frames)):
         return False
     if signature.context:
         before = "\n".join(log.rows[max(0, row - _CONTEXT_ROWS) : row + 1])
-        return bool(compiled(signature.context).search(before))
+        return bool(compile_pattern(signature.context).search(before))
     return True
 
 
@@ -292,7 +294,7 @@ def _mark(log: LogRows, index: int, row: int, signature: LogSignature, match: re
         role=signature.role,
         weight=weight,
         decision=signature.decision,
-        advice=filled(signature.advice, match.groupdict()),
+        advice=fill_template(signature.advice, match.groupdict()),
         input_path=(match.groupdict().get("input") or ""),
     )
 
@@ -302,7 +304,7 @@ def is_quiet(text: str) -> bool:
     return bool(_QUIET.search(text) or _QUIET.search(strip_prefix(text))) and not _LOUD.search(text)
 
 
-def _exception_mark(log: LogRows, index: int, row: int, signature: str, weight: int) -> LogMatch:
+def _match_exception(log: LogRows, index: int, row: int, signature: str, weight: int) -> LogMatch:
     return LogMatch(
         log=index,
         row=row,
@@ -315,22 +317,22 @@ def _exception_mark(log: LogRows, index: int, row: int, signature: str, weight: 
     )
 
 
-def _alone(log: LogRows, index: int, row: int) -> LogMatch:
+def _match_lone_exception(log: LogRows, index: int, row: int) -> LogMatch:
     """An exception that mostly follows from another failure, for a log that shows no other."""
-    return _exception_mark(log, index, row, "python.consequence_alone", HINT)
+    return _match_exception(log, index, row, "python.consequence_alone", HINT)
 
 
-def _bare(log: LogRows, index: int, row: int, *, weak: bool) -> LogMatch:
+def _match_bare_exception(log: LogRows, index: int, row: int, *, weak: bool) -> LogMatch:
     """An exception that was printed without its traceback."""
     weak = weak or is_quiet(log.rows[row])
-    return _exception_mark(log, index, row, "python.exception_bare", HINT if weak else BARE)
+    return _match_exception(log, index, row, "python.exception_bare", HINT if weak else BARE)
 
 
-def _generic(log: LogRows, index: int, block: Traceback) -> LogMatch:
+def _match_traceback(log: LogRows, index: int, block: Traceback) -> LogMatch:
     """The mark of a traceback that no signature knows."""
     text = log.rows[block.end]
     wrapper = block.exception in _WRAPPERS or bool(_WRAPPED_MESSAGE.search(block.message))
-    passed_on = block.followed and _parses_data(block)
+    passed_on = block.followed and _is_parsing_data(block)
     misuse = block.in_library and block.exception in _MISUSE and bool(block.message)
     return LogMatch(
         log=index,

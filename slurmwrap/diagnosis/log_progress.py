@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 
-from slurmwrap.diagnosis.log_rows import LogRows, rows_with
+from slurmwrap.diagnosis.log_rows import LogRows, find_rows_with
 from slurmwrap.fast_dataclasses import dataclass
 
 _NUMBER = r"[-+]?\d[\d.,]{0,20}(?:[eE][-+]?\d{1,4})?"
@@ -83,7 +83,7 @@ def find_progress(log: LogRows, *, after: int = 0) -> LogProgress:
     seen: set[str] = set()
     for index in range(len(log.rows) - 1, after - 1, -1):
         row = log.rows[index][:_CAP]
-        kind = _kind(row) if row not in seen else ""
+        kind = _classify_row(row) if row not in seen else ""
         if kind == "progress":
             rows.append(index)
             seen.add(row)
@@ -95,28 +95,28 @@ def find_progress(log: LogRows, *, after: int = 0) -> LogProgress:
             restarts.append(index)
     return LogProgress(
         rows=tuple(reversed(rows)),
-        nan=_nan_rows(log),
+        nan=_find_nan_rows(log),
         finished=tuple(reversed(finished)),
         restarts=tuple(reversed(restarts)),
     )
 
 
-def first_progress(log: LogRows) -> int | None:
+def find_first_progress(log: LogRows) -> int | None:
     """The first row that shows progress, None when none does."""
-    return next((row for row, text in enumerate(log.rows) if _kind(text[:_CAP]) == "progress"), None)
+    return next((row for row, text in enumerate(log.rows) if _classify_row(text[:_CAP]) == "progress"), None)
 
 
 def is_progress(row: str) -> bool:
     """Whether the row shows training progress."""
-    return _kind(row[:_CAP]) == "progress"
+    return _classify_row(row[:_CAP]) == "progress"
 
 
 def has_finished(row: str) -> bool:
     """Whether the row says that training, or what else ran, came to its end."""
-    return _kind(row[:_CAP]) == "finished"
+    return _classify_row(row[:_CAP]) == "finished"
 
 
-def _kind(row: str) -> str:
+def _classify_row(row: str) -> str:
     """What a row tells about training: progress, finished, restart, or nothing."""
     if any(hint in row for hint in _HINTS) and _PROGRESS.search(row):
         return "" if _BESIDE.search(row) else "progress"
@@ -125,6 +125,6 @@ def _kind(row: str) -> str:
     return "restart" if any(hint in row for hint in _RESTART_HINTS) and _RESTART.search(row) else ""
 
 
-def _nan_rows(log: LogRows) -> tuple[int, ...]:
-    rows = sorted({row for word in _NAN_WORDS for row in rows_with(log, word)})
+def _find_nan_rows(log: LogRows) -> tuple[int, ...]:
+    rows = sorted({row for word in _NAN_WORDS for row in find_rows_with(log, word)})
     return tuple(row for row in rows if _NAN.search(log.rows[row][:_CAP]))

@@ -79,7 +79,7 @@ def read_log(tail: LogTail) -> LogRows:
     """Rows of one tail: escape sequences removed, carriage returns split, the middle of a huge text left out."""
     rows: list[str] = []
     numbers: list[int] = []
-    for first, text in _window(tail):
+    for first, text in _select_window(tail):
         _append_rows(text, first, rows, numbers)
     return LogRows(
         name=tail.name, rows=tuple(rows), numbers=tuple(numbers), text="\n".join(rows), whole=_is_whole(tail)
@@ -96,7 +96,7 @@ def _is_whole(tail: LogTail) -> bool:
     return tail.first_line == 1 and not tail.truncated
 
 
-def _window(tail: LogTail) -> Iterator[tuple[int, str]]:
+def _select_window(tail: LogTail) -> Iterator[tuple[int, str]]:
     text = tail.text
     if len(text) <= HEAD_CHARS + TAIL_CHARS:
         yield tail.first_line, text
@@ -137,16 +137,16 @@ def rank_of(row: str) -> int | None:
     return int(next(group for group in found.groups() if group)) if found else None
 
 
-def tracebacks(log: LogRows) -> tuple[Traceback, ...]:
+def find_tracebacks(log: LogRows) -> tuple[Traceback, ...]:
     """All tracebacks of a log that end in an exception, in order; the middle ones are left out beyond 300."""
-    starts = rows_with(log, HEADER)
+    starts = find_rows_with(log, HEADER)
     if len(starts) > _MAX_TRACEBACKS:
         starts = starts[: _MAX_TRACEBACKS * 2 // 3] + starts[-_MAX_TRACEBACKS // 3 :]
-    found = (_traceback(log, start) for start in starts)
+    found = (_parse_traceback(log, start) for start in starts)
     return tuple(traceback for traceback in found if traceback is not None)
 
 
-def rows_with(log: LogRows, literal: str) -> list[int]:
+def find_rows_with(log: LogRows, literal: str) -> list[int]:
     """The rows that hold `literal`, which no newline is part of. Looks at those alone, not at each row of the log."""
     found: list[int] = []
     row = end = 0  # the end of the row before is where counting goes on
@@ -159,7 +159,7 @@ def rows_with(log: LogRows, literal: str) -> list[int]:
     return found
 
 
-def _traceback(log: LogRows, start: int) -> Traceback | None:
+def _parse_traceback(log: LogRows, start: int) -> Traceback | None:
     prefix = log.rows[start].partition(HEADER)[0]
     frames: list[str] = []
     foreign = 0
@@ -170,10 +170,10 @@ def _traceback(log: LogRows, start: int) -> Traceback | None:
         body = row.removeprefix(prefix) if prefix and row.startswith(prefix) else strip_prefix(row)
         if _is_frame(body):
             frames.append(body)
-        elif named := _exception(body):
-            if named[0] == "RayTaskError" and _goes_on(log, index):
+        elif named := _parse_exception(body):
+            if named[0] == "RayTaskError" and _is_continued(log, index):
                 continue
-            return _made(log, start, index, named, frames)
+            return _make_traceback(log, start, index, named, frames)
         else:
             foreign += 1
             if foreign > _FOREIGN:
@@ -181,7 +181,7 @@ def _traceback(log: LogRows, start: int) -> Traceback | None:
     return None
 
 
-def _goes_on(log: LogRows, row: int) -> bool:
+def _is_continued(log: LogRows, row: int) -> bool:
     """Whether the remote traceback follows that Ray passes on; it has no header of its own."""
     return row + 1 < len(log.rows) and bool(_FRAME.match(strip_prefix(log.rows[row + 1])))
 
@@ -190,14 +190,14 @@ def _is_frame(body: str) -> bool:
     return not body.strip() or body[0] in " \t│╭╰┃>❱" or body.startswith(("File ", "[Previous line repeated"))
 
 
-def bare_exceptions(log: LogRows) -> Iterator[tuple[int, str]]:
+def find_bare_exceptions(log: LogRows) -> Iterator[tuple[int, str]]:
     """Rows that look like the last line of a traceback, `module.SomeError: message`, with the name, `SomeError`."""
-    for index in sorted({*rows_with(log, "Error"), *rows_with(log, "Exception")}):
+    for index in sorted({*find_rows_with(log, "Error"), *find_rows_with(log, "Exception")}):
         if found := _BARE_ROW.match(strip_prefix(log.rows[index])):
             yield index, found[1]
 
 
-def _exception(body: str) -> tuple[str, str] | None:
+def _parse_exception(body: str) -> tuple[str, str] | None:
     """Type and message of the line that ends a traceback, None if it is no such line."""
     found = _EXCEPTION.match(body)
     if not found:
@@ -211,26 +211,26 @@ def _exception(body: str) -> tuple[str, str] | None:
     return None
 
 
-def _made(log: LogRows, start: int, end: int, named: tuple[str, str], frames: list[str]) -> Traceback:
+def _make_traceback(log: LogRows, start: int, end: int, named: tuple[str, str], frames: list[str]) -> Traceback:
     before = "\n".join(log.rows[max(0, start - 2) : start])
-    paths = [found[1] for found in map(_path_match, frames) if found]
+    paths = [found[1] for found in map(_match_frame, frames) if found]
     return Traceback(
         start=start,
         end=end,
         exception=named[0],
         message=named[1],
         frames="\n".join(frames),
-        in_library=(bool(paths) and bool(_LIBRARY.search(paths[-1]))) or _frames_left_out(log, end, frames),
+        in_library=(bool(paths) and bool(_LIBRARY.search(paths[-1]))) or _has_hidden_frames(log, end, frames),
         ignored=bool(_IGNORED.search(before)) or bool(frames and _AT_EXIT.search(frames[0])),
         followed=any("he above exception" in row for row in log.rows[end + 1 : end + 4]),
     )
 
 
-def _frames_left_out(log: LogRows, end: int, frames: list[str]) -> bool:
+def _has_hidden_frames(log: LogRows, end: int, frames: list[str]) -> bool:
     """Whether the exception came out of JAX, that leaves its own frames out and says so below (traceback_util.py)."""
     told = any("JAX has removed its internal frames" in row for row in log.rows[end + 1 : end + 4])
     return told and bool(frames) and not frames[-1].lstrip().startswith(("raise", "assert"))
 
 
-def _path_match(frame: str) -> re.Match[str] | None:
+def _match_frame(frame: str) -> re.Match[str] | None:
     return _FRAME.match(frame) or _RICH_FRAME.match(frame)

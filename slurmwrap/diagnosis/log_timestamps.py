@@ -33,7 +33,7 @@ class Stamp:
     utc: bool
 
 
-def stamp_of(row: str) -> Stamp | None:
+def parse_stamp(row: str) -> Stamp | None:
     """The time that `row` carries near its start: ISO 8601, glog and PyTorch (`[E1120 12:00:00.123`), syslog."""
     found = _STAMP.search(row[:_HEAD])
     if found is None:
@@ -55,15 +55,15 @@ def stamp_of(row: str) -> Stamp | None:
     )
 
 
-def last_stamp(rows: tuple[str, ...], row: int) -> Stamp | None:
+def find_last_stamp(rows: tuple[str, ...], row: int) -> Stamp | None:
     """The time of `row`, else the last one that the same rank printed before it: it did not happen earlier."""
     rank = rank_of(rows[row])
     for index in range(row, max(-1, row - LOOK_BACK), -1):
-        if (stamp := stamp_of(rows[index])) and rank_of(rows[index]) == rank:
+        if (stamp := parse_stamp(rows[index])) and rank_of(rows[index]) == rank:
             return stamp
     return None
 
 
-def comparable(stamps: list[Stamp | None]) -> bool:
+def is_comparable(stamps: list[Stamp | None]) -> bool:
     """Whether all are known and speak of the same zone."""
     return all(stamp is not None for stamp in stamps) and len({stamp.utc for stamp in stamps if stamp}) <= 1

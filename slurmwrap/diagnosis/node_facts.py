@@ -26,94 +26,97 @@ _TROUBLE = (
 )
 
 
-def gpu_lines(epilog: Observation) -> list[str]:
+def format_gpu_lines(epilog: Observation) -> list[str]:
     """Evidence.nvml of one Epilog: `NVML on n3: GPU 0 (0000:05:00.0) is lost` and the like, conclusive ones first."""
     gpus = epilog.facts.get("gpu")
     found = [gpu for gpu in gpus if isinstance(gpu, Mapping)] if isinstance(gpus, list) else []
     lines = [
-        line for say in (_conclusive, _informative) for gpu in found for line in _lines(epilog.node, gpu, say(gpu))
+        line
+        for say in (_list_conclusive_faults, _list_informative_facts)
+        for gpu in found
+        for line in _format_lines(epilog.node, gpu, say(gpu))
     ]
     hung = epilog.facts.get("driver_hung")
     if isinstance(hung, Mapping):
-        lines.append(f"NVML on {epilog.node}: the driver hangs in {_words(hung.get('call'))}")
+        lines.append(f"NVML on {epilog.node}: the driver hangs in {_clean_line(hung.get('call'))}")
     return lines[:_LINES]
 
 
-def hook_lines(hook: Observation) -> list[str]:
+def format_hook_lines(hook: Observation) -> list[str]:
     """Evidence.hooks of one Prolog or Epilog: what its gate decided, and what it could not do."""
     if hook.context not in (Context.PROLOG, Context.EPILOG):
         return []
     start = f"{hook.context.value} on {hook.node}:"
     gate = hook.facts.get("gate")
-    lines = _gate_lines(hook.node, gate) if isinstance(gate, Mapping) else []
+    lines = _format_gate_lines(hook.node, gate) if isinstance(gate, Mapping) else []
     for key, words in _TROUBLE:
         if value := hook.facts.get(key):
             text = "; ".join(map(str, value)) if isinstance(value, list) else str(value)
-            lines.append(f"{start} {words}: {_words(text)}")
+            lines.append(f"{start} {words}: {_clean_line(text)}")
     if (error := hook.facts.get("log_error")) and not hook.facts.get("logs"):
-        lines.append(f"{start} {UNREAD}: {_words(str(error).rpartition(': ')[2])}")
+        lines.append(f"{start} {UNREAD}: {_clean_line(str(error).rpartition(': ')[2])}")
     return [line[:_CAP] for line in lines]
 
 
-def _gate_lines(node: str, gate: Mapping[str, Any]) -> list[str]:
+def _format_gate_lines(node: str, gate: Mapping[str, Any]) -> list[str]:
     """A kernel line stays with the administrator: it may name the program of the user who was there before."""
-    text = f": {_words(gate['text'])}" if gate.get("source") == "nvml" and gate.get("text") else ""
-    cause = f"{_words(gate.get('cause'))}{text}" if gate.get("cause") else "no cause"
+    text = f": {_clean_line(gate['text'])}" if gate.get("source") == "nvml" and gate.get("text") else ""
+    cause = f"{_clean_line(gate.get('cause'))}{text}" if gate.get("cause") else "no cause"
     if gate.get("refused"):
         return [f"prolog on {node}: refused: {cause}"]
-    return [f"gate on {node}: let the job start ({_words(gate.get('why_not'))}) in spite of {cause}"]
+    return [f"gate on {node}: let the job start ({_clean_line(gate.get('why_not'))}) in spite of {cause}"]
 
 
-def _lines(node: str, gpu: Mapping[str, Any], said: Iterable[str]) -> Iterable[str]:
-    where = f"NVML on {node}: GPU {_words(gpu.get('index'))} ({_words(gpu.get('bus_id'))})"
+def _format_lines(node: str, gpu: Mapping[str, Any], said: Iterable[str]) -> Iterable[str]:
+    where = f"NVML on {node}: GPU {_clean_line(gpu.get('index'))} ({_clean_line(gpu.get('bus_id'))})"
     return (f"{where} {words}"[:_CAP] for words in said)
 
 
-def _conclusive(gpu: Mapping[str, Any]) -> Iterable[str]:
+def _list_conclusive_faults(gpu: Mapping[str, Any]) -> Iterable[str]:
     if gpu.get("error_code") == _LOST:
         yield "is lost"
     if gpu.get("recovery_action") not in (None, "", "none"):
-        yield f"asks for recovery action {_words(gpu['recovery_action'])}"
-    if _part(gpu, "remapped_rows").get("failed") is True:
+        yield f"asks for recovery action {_clean_line(gpu['recovery_action'])}"
+    if _get_part(gpu, "remapped_rows").get("failed") is True:
         yield "has a failed row remapping"
 
 
-def _informative(gpu: Mapping[str, Any]) -> Iterable[str]:
+def _list_informative_facts(gpu: Mapping[str, Any]) -> Iterable[str]:
     """True of many a GPU that works: they support a finding, and never make one."""
-    yield from _memory_words(gpu)
+    yield from _describe_memory_faults(gpu)
     yield from _link_words(gpu)
     reasons = gpu.get("clock_reasons")
     if isinstance(reasons, list) and reasons:
-        yield f"is slowed down: {_words(', '.join(map(str, reasons)))}"
+        yield f"is slowed down: {_clean_line(', '.join(map(str, reasons)))}"
     processes = gpu.get("processes")
     if isinstance(processes, list) and processes:
         yield f"still had {len(processes)} processes after the job"
     if gpu.get("error") and gpu.get("error_code") != _LOST:
-        yield f"does not answer: {_words(gpu['error'])}"
+        yield f"does not answer: {_clean_line(gpu['error'])}"
 
 
-def _memory_words(gpu: Mapping[str, Any]) -> Iterable[str]:
-    if count := _count(_part(gpu, "ecc_uncorrected"), "volatile"):
+def _describe_memory_faults(gpu: Mapping[str, Any]) -> Iterable[str]:
+    if count := _count(_get_part(gpu, "ecc_uncorrected"), "volatile"):
         yield f"has {count} uncorrected ECC errors since its last reset"
-    if _part(gpu, "sram").get("threshold_exceeded") is True:
+    if _get_part(gpu, "sram").get("threshold_exceeded") is True:
         yield "has more SRAM errors than its threshold"
-    if _part(gpu, "remapped_rows").get("pending") is True:
+    if _get_part(gpu, "remapped_rows").get("pending") is True:
         yield "has a row remapping that waits for a reset"
-    if _part(gpu, "retired_pages").get("pending") is True:
+    if _get_part(gpu, "retired_pages").get("pending") is True:
         yield "has pages to retire at the next reset"
 
 
 def _link_words(gpu: Mapping[str, Any]) -> Iterable[str]:
-    links, pcie = _part(gpu, "nvlink"), _part(gpu, "pcie")
+    links, pcie = _get_part(gpu, "nvlink"), _get_part(gpu, "pcie")
     if (before := _count(links, "was_active")) and (now := _count(links, "active")) < before:
         yield f"has {now} of {before} NVLinks left"
-    if errors := _part(links, "new_errors"):
-        yield "has new NVLink errors: " + ", ".join(f"{_words(name)} {_count(errors, name)}" for name in errors)
+    if errors := _get_part(links, "new_errors"):
+        yield "has new NVLink errors: " + ", ".join(f"{_clean_line(name)} {_count(errors, name)}" for name in errors)
     if 0 < (width := _count(pcie, "width")) < (most := _count(pcie, "max_width")):
         yield f"runs on {width} of {most} PCIe lanes"
 
 
-def _part(facts: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+def _get_part(facts: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     found = facts.get(key)
     return found if isinstance(found, Mapping) else {}
 
@@ -123,7 +126,7 @@ def _count(facts: Mapping[str, Any], key: str) -> int:
     return found if isinstance(found, int) else 0
 
 
-def _words(value: object) -> str:
+def _clean_line(value: object) -> str:
     """One line without control characters."""
     text = "" if value is None else str(value)
     return marked(text, " ", _CAP)

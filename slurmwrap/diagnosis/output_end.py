@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
 
 from slurmwrap.diagnosis.log_progress import has_finished, is_progress
-from slurmwrap.diagnosis.log_rows import LogRows, Traceback, strip_prefix, tracebacks
+from slurmwrap.diagnosis.log_rows import LogRows, Traceback, find_tracebacks, strip_prefix
 from slurmwrap.fast_dataclasses import dataclass
 
 NAN_LINES = 3  # lines with the training loss at the end, all of them NaN
@@ -100,12 +100,12 @@ def find_error_at_end(logs: Sequence[LogRows]) -> OutputEnd | None:
     """The error with which the output ends; None where it ends well, or where that is in doubt."""
     for index, log in enumerate(logs):
         start = max(0, len(log.rows) - _LOOKED)
-        died = _death(log, start)
+        died = _find_last_death(log, start)
         others = [other for other in logs if other is not log]
         if died is not None and not _is_contradicted(log, died, others):
             return OutputEnd(log=index, start=died[0], row=died[1])
     for index, log in enumerate(logs):
-        rows = _nan_rows(log)
+        rows = _find_nan_rows(log)
         if rows:
             return OutputEnd(log=index, start=rows[0], row=rows[-1], nan=True)
     return None
@@ -114,9 +114,9 @@ def find_error_at_end(logs: Sequence[LogRows]) -> OutputEnd | None:
 # --- a process that died ---------------------------------------------------------------------------------------------
 
 
-def _death(log: LogRows, start: int) -> tuple[int, int] | None:
+def _find_last_death(log: LogRows, start: int) -> tuple[int, int] | None:
     """(first row, last row) of what the last process to die wrote; None when none did, or the output went on well."""
-    blocks = tracebacks(log)
+    blocks = find_tracebacks(log)
     fatal = [block for block in blocks if block.start >= start and _is_uncaught(log, block)]
     died = [(block.start, block.end) for block in fatal]
     died += [(row, row) for row in range(start, len(log.rows)) if _is_last_word(log, row)]
@@ -127,9 +127,9 @@ def _death(log: LogRows, start: int) -> tuple[int, int] | None:
     if not _is_the_end(log, last[1], inside):
         return None
     block = next((one for one in fatal if one.end == last[1]), None)
-    if block is not None and _AT_THE_END.search(log.rows[block.end]) and _finished_before(log, block.start):
+    if block is not None and _AT_THE_END.search(log.rows[block.end]) and _has_finished_before(log, block.start):
         return None
-    return _first_of(log, last[0], blocks, inside), last[1]
+    return _find_first_of(log, last[0], blocks, inside), last[1]
 
 
 def _is_uncaught(log: LogRows, block: Traceback) -> bool:
@@ -153,7 +153,7 @@ def _is_last_word(log: LogRows, row: int) -> bool:
 def _is_the_end(log: LogRows, row: int, inside: frozenset[int]) -> bool:
     """Whether hardly anything follows `row`: other ranks' errors, launchers' words on them, a script's `echo done`."""
     other, progress = 0, set()
-    for text in _rows_between(log, row, len(log.rows), inside):
+    for text in _select_rows_between(log, row, len(log.rows), inside):
         if is_progress(text):
             progress.add(text)
         elif has_finished(text) and not _is_echo(text):
@@ -163,7 +163,7 @@ def _is_the_end(log: LogRows, row: int, inside: frozenset[int]) -> bool:
     return other <= _OTHER_LINES and len(progress) <= _PROGRESS_LINES
 
 
-def _rows_between(log: LogRows, row: int, end: int, inside: frozenset[int]) -> Iterator[str]:
+def _select_rows_between(log: LogRows, row: int, end: int, inside: frozenset[int]) -> Iterator[str]:
     """The rows that say something of their own: no part of a traceback (`inside`), of a long message, of a launcher."""
     for at in range(row + 1, end):
         text = strip_prefix(log.rows[at])
@@ -176,15 +176,15 @@ def _is_echo(text: str) -> bool:
     return len(text) <= _LONG and bool(_OVER.search(text)) and not _OF_TRAINING.search(text)
 
 
-def _finished_before(log: LogRows, row: int) -> bool:
+def _has_finished_before(log: LogRows, row: int) -> bool:
     return any(has_finished(text) and not _is_echo(text) for text in log.rows[max(0, row - _LOOKED) : row])
 
 
-def _first_of(log: LogRows, start: int, blocks: Sequence[Traceback], inside: frozenset[int]) -> int:
+def _find_first_of(log: LogRows, start: int, blocks: Sequence[Traceback], inside: frozenset[int]) -> int:
     """Where the first traceback begins of those that belong together: ranks die one after another."""
     first = start
     for block in sorted((one for one in blocks if one.end < start), key=lambda one: -one.end):
-        between = list(islice(_rows_between(log, block.end, first, inside), _OTHER_LINES + 1))
+        between = list(islice(_select_rows_between(log, block.end, first, inside), _OTHER_LINES + 1))
         if first - block.end > _LOOKED or len(between) > _OTHER_LINES or any(map(is_progress, between)):
             break
         first = block.start
@@ -198,7 +198,7 @@ def _is_contradicted(log: LogRows, died: tuple[int, int], others: Sequence[LogRo
         rows = other.rows[-_LOOKED:]
         if any(has_finished(text) and not _is_echo(text) for text in rows) or (missing and any(map(is_progress, rows))):
             return True
-        if any(_reached_its_end(text) for text in rows[-20:]):
+        if any(_has_reached_end(text) for text in rows[-20:]):
             return True
     return False
 
@@ -206,14 +206,14 @@ def _is_contradicted(log: LogRows, died: tuple[int, int], others: Sequence[LogRo
 _PART = re.compile(r"\b(\d{1,9}) ?/ ?(\d{1,9})\b")
 
 
-def _reached_its_end(text: str) -> bool:
+def _has_reached_end(text: str) -> bool:
     return is_progress(text) and any(int(found[1]) == int(found[2]) > 1 for found in _PART.finditer(text))
 
 
 # --- a loss of NaN ---------------------------------------------------------------------------------------------------
 
 
-def _nan_rows(log: LogRows) -> tuple[int, ...]:
+def _find_nan_rows(log: LogRows) -> tuple[int, ...]:
     """Rows with the training loss from the first of those at the end that are NaN, at least NAN_LINES; else ()."""
     if not any(word in log.text.lower() for word in _BROKEN):
         return ()
@@ -226,7 +226,7 @@ def _nan_rows(log: LogRows) -> tuple[int, ...]:
         if broken:
             found.append(row)
             seen.add(log.rows[row])
-    return tuple(reversed(found)) if len(seen) >= NAN_LINES and _grows(log, found) else ()
+    return tuple(reversed(found)) if len(seen) >= NAN_LINES and _is_counting_up(log, found) else ()
 
 
 def _is_broken(row: str) -> bool | None:
@@ -242,7 +242,7 @@ def _is_broken(row: str) -> bool | None:
     return all(value.startswith(_BROKEN) for value in values) if values else None
 
 
-def _grows(log: LogRows, rows: Sequence[int]) -> bool:
+def _is_counting_up(log: LogRows, rows: Sequence[int]) -> bool:
     """Whether the rows count something up: steps, epochs, time. A table of settings does not."""
     counts = [re.findall(r"\d+", log.rows[row]) for row in reversed(rows)]
     return any(before != after for before, after in pairwise(counts))

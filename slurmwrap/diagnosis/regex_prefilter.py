@@ -19,35 +19,35 @@ _STRUCTURE = re.compile(r"\\.?|\[\^?\]?(?:[^\]\\]|\\.?)*\]?|[()|]", re.DOTALL)
 _DEEPER = {"(": 1, ")": -1}
 
 
-def required_literals(pattern: str) -> tuple[str, ...]:
+def find_required_literals(pattern: str) -> tuple[str, ...]:
     """The shortest list of literals such that each match of `pattern` holds at least one; empty when there is none."""
-    return _of_alternatives(_split_alternatives(pattern))
+    return _find_in_alternatives(_split_alternatives(pattern))
 
 
-def _of_alternatives(branches: list[str]) -> tuple[str, ...]:
+def _find_in_alternatives(branches: list[str]) -> tuple[str, ...]:
     found: list[str] = []
     for branch in branches:
-        options = _of_branch(branch)
+        options = _find_in_branch(branch)
         if not options:
             return ()
         found.extend(option for option in options if option not in found)
     return tuple(found)
 
 
-def _of_branch(branch: str) -> tuple[str, ...]:
+def _find_in_branch(branch: str) -> tuple[str, ...]:
     """The best single literal of a branch without top-level alternatives, else the best of its required groups."""
-    runs, groups = _pieces(branch)
+    runs, groups = _split_pieces(branch)
     best = max(runs, key=len, default="")
     if len(best) >= MIN_LENGTH + 2:
         return (best,)
-    options = [literals for literals in map(_of_group, groups) if literals]
+    options = [literals for literals in map(_find_in_group, groups) if literals]
     if len(best) >= MIN_LENGTH:
         options.append((best,))
     return max(options, key=lambda literals: min(map(len, literals)), default=())
 
 
-def _of_group(body: str) -> tuple[str, ...]:
-    return _of_alternatives(_split_alternatives(body))
+def _find_in_group(body: str) -> tuple[str, ...]:
+    return _find_in_alternatives(_split_alternatives(body))
 
 
 def _split_alternatives(pattern: str) -> list[str]:
@@ -62,7 +62,7 @@ def _split_alternatives(pattern: str) -> list[str]:
     return [*branches, pattern[start:]]
 
 
-def _token(pattern: str, index: int) -> tuple[int, str, str]:
+def _read_token(pattern: str, index: int) -> tuple[int, str, str]:
     """Where the token at `index` ends; its kind: `plain`, `class`, or one of ( ) |; its character if plain."""
     char = pattern[index]
     if char == "\\":
@@ -86,7 +86,7 @@ def _end_of_class(pattern: str, index: int) -> int:
     return index + 1
 
 
-def _pieces(branch: str) -> tuple[list[str], list[str]]:
+def _split_pieces(branch: str) -> tuple[list[str], list[str]]:
     """Runs of plain characters that a match must hold, and the bodies of groups that it must pass."""
     runs: list[str] = []
     groups: list[str] = []
@@ -96,16 +96,16 @@ def _pieces(branch: str) -> tuple[list[str], list[str]]:
             current, index = current + plain[0], plain.end()
             continue
         start = index
-        index, kind, char = _token(branch, index)
+        index, kind, char = _read_token(branch, index)
         if kind == "(":
             end = _end_of_group(branch, start)
-            index, low = _quantifier(branch, end, default=1)
+            index, low = _read_quantifier(branch, end, default=1)
             runs.append(current)
             current = ""
             if low:
-                groups.append(_body(branch[start:end]))
+                groups.append(_get_body(branch[start:end]))
             continue
-        index, low = _quantifier(branch, index, default=-1)
+        index, low = _read_quantifier(branch, index, default=-1)
         if kind == "plain" and low != 0:
             current += char
         if kind != "plain" or low >= 0:
@@ -123,7 +123,7 @@ def _end_of_group(pattern: str, index: int) -> int:
     return len(pattern)
 
 
-def _body(group: str) -> str:
+def _get_body(group: str) -> str:
     inside = group[1:-1]
     if inside.startswith("?:"):
         return inside[2:]
@@ -132,7 +132,7 @@ def _body(group: str) -> str:
     return "" if inside.startswith("?") else inside  # look-around and flags promise nothing
 
 
-def _quantifier(pattern: str, index: int, *, default: int) -> tuple[int, int]:
+def _read_quantifier(pattern: str, index: int, *, default: int) -> tuple[int, int]:
     """Where a quantifier at `index` ends and its least count; `default` when there is none."""
     char = pattern[index : index + 1]
     if char in ("?", "*", "+"):
@@ -148,58 +148,58 @@ _MANY = 10  # repetitions of something that itself varies in length
 _WIDE = 3  # unbounded classes in one expression: each more multiplies the cost by the length of a row
 
 
-def harmful_shape(pattern: str) -> str:
+def find_harmful_shape(pattern: str) -> str:
     """Why `pattern` may take more than linear time, in words; "" when it has none of the known shapes.
 
     Meant for expressions that people write by hand; a row has about 2,000 characters at most (log_rows.py).
     """
-    wide = _unbounded_classes(pattern)
+    wide = _count_unbounded_classes(pattern)
     if wide > _WIDE:
         return f"{wide} unbounded repetitions; bound them, such as .{{0,80}}"
-    return _harm_in(pattern)
+    return _find_harm(pattern)
 
 
-def _harm_in(pattern: str) -> str:
-    for body, repeat in _groups(pattern):
-        if harm := _harm_in(body):
+def _find_harm(pattern: str) -> str:
+    for body, repeat in _list_groups(pattern):
+        if harm := _find_harm(body):
             return harm
-        if _times(repeat) > _MANY and any(_times(inner) > 1 for inner in _quantifiers(body)):
+        if _count_most_times(repeat) > _MANY and any(_count_most_times(inner) > 1 for inner in _list_quantifiers(body)):
             return "a repetition inside a repetition"
-        if _times(repeat) > _MANY and len(_split_alternatives(body)) > 1:
+        if _count_most_times(repeat) > _MANY and len(_split_alternatives(body)) > 1:
             return "alternatives inside a repetition"
     return ""
 
 
-def _groups(pattern: str) -> list[tuple[str, str]]:
+def _list_groups(pattern: str) -> list[tuple[str, str]]:
     """Each outermost group's inside, and the quantifier after it."""
     found: list[tuple[str, str]] = []
     index = 0
     while index < len(pattern):
         start = index
-        index, kind, _ = _token(pattern, index)
+        index, kind, _ = _read_token(pattern, index)
         if kind == "(":
             end = _end_of_group(pattern, start)
-            index, _ = _quantifier(pattern, end, default=1)
+            index, _ = _read_quantifier(pattern, end, default=1)
             found.append((pattern[start + 1 : end - 1], pattern[end:index]))
     return found
 
 
-def _quantifiers(pattern: str) -> list[str]:
+def _list_quantifiers(pattern: str) -> list[str]:
     """The quantifiers anywhere in `pattern`."""
     found: list[str] = []
     index = 0
     while index < len(pattern):
-        end, _, _ = _token(pattern, index)
-        index, _ = _quantifier(pattern, end, default=1) if pattern[index] not in "(|" else (end, 1)
+        end, _, _ = _read_token(pattern, index)
+        index, _ = _read_quantifier(pattern, end, default=1) if pattern[index] not in "(|" else (end, 1)
         found.append(pattern[end:index])
     return [quantifier for quantifier in found if quantifier]
 
 
-def _unbounded_classes(pattern: str) -> int:
-    return sum(_times(quantifier) > 1000 for quantifier in _quantifiers(pattern))
+def _count_unbounded_classes(pattern: str) -> int:
+    return sum(_count_most_times(quantifier) > 1000 for quantifier in _list_quantifiers(pattern))
 
 
-def _times(quantifier: str) -> float:
+def _count_most_times(quantifier: str) -> float:
     """How often at most; 1 for none, and for a fixed number, whose length does not vary."""
     if not quantifier or quantifier[0] == "?":
         return 1

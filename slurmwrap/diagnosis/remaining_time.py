@@ -46,39 +46,41 @@ class _Bar:
 
 def find_remaining(logs: Sequence[LogRows], run_s: float | None, *, resumed: bool = False) -> float | None:
     """Seconds that were left when the output ended; None where it does not say. `run_s`: how long the run lasted."""
-    found = [left for log in logs if (left := _of_rows(log.rows[-_ROWS:], run_s, resumed=resumed)) is not None]
+    found = [
+        left for log in logs if (left := _estimate_from_rows(log.rows[-_ROWS:], run_s, resumed=resumed)) is not None
+    ]
     left = max(found, default=None)
     return left if left is not None and 0 <= left <= _LONGEST_S else None
 
 
-def _of_rows(rows: Iterable[str], run_s: float | None, *, resumed: bool) -> float | None:
+def _estimate_from_rows(rows: Iterable[str], run_s: float | None, *, resumed: bool) -> float | None:
     bars: dict[str, _Bar] = {}
     eta = step = epoch = None
     for row in (row[:_CAP] for row in rows):
         if _BESIDE.search(row):
             continue
-        epoch = _pair(_EPOCH.search(row)) or epoch
-        step = _pair(_STEP.search(row)) or step
-        if bar := _bar(row):
+        epoch = _parse_pair(_EPOCH.search(row)) or epoch
+        step = _parse_pair(_STEP.search(row)) or step
+        if bar := _parse_bar(row):
             bars[re.sub(r"\d+", "0", bar.name)] = bar
         elif at := _ETA.search(row):
-            eta = _seconds(at.groups())
+            eta = _parse_seconds(at.groups())
     if bars:
         longest = max(bars.values(), key=lambda bar: bar.left_s)
-        return longest.left_s + _further_epochs(longest, epoch, run_s)
+        return longest.left_s + _estimate_further_epochs(longest, epoch, run_s)
     if eta is not None:
         return eta
     if run_s is None or resumed:
         return None
-    return _in_proportion(step, run_s) if step else _in_proportion(_done_epochs(epoch), run_s)
+    return _estimate_in_proportion(step, run_s) if step else _estimate_in_proportion(_count_done_epochs(epoch), run_s)
 
 
-def _bar(row: str) -> _Bar | None:
+def _parse_bar(row: str) -> _Bar | None:
     found = _BAR.match(row)
     if found is None:
         return None
-    elapsed = _seconds((None, None, *_split_clock(found[4])))
-    return _Bar(name=found[1].strip(), elapsed_s=elapsed, left_s=_seconds(found.groups()[4:]))
+    elapsed = _parse_seconds((None, None, *_split_clock(found[4])))
+    return _Bar(name=found[1].strip(), elapsed_s=elapsed, left_s=_parse_seconds(found.groups()[4:]))
 
 
 def _split_clock(text: str) -> tuple[str | None, str, str]:
@@ -86,7 +88,7 @@ def _split_clock(text: str) -> tuple[str | None, str, str]:
     return (parts[-3] if len(parts) > 2 else None, parts[-2] if len(parts) > 1 else "0", parts[-1] or "0")
 
 
-def _further_epochs(bar: _Bar, epoch: tuple[int, int] | None, run_s: float | None) -> float:
+def _estimate_further_epochs(bar: _Bar, epoch: tuple[int, int] | None, run_s: float | None) -> float:
     """Seconds of the epochs after this one, where the bar is that of one epoch: it is as old as a part of the run."""
     if epoch is None or epoch[0] >= epoch[1]:
         return 0.0
@@ -94,22 +96,22 @@ def _further_epochs(bar: _Bar, epoch: tuple[int, int] | None, run_s: float | Non
     return 0.0 if whole_run else (epoch[1] - epoch[0]) * (bar.elapsed_s + bar.left_s)
 
 
-def _done_epochs(epoch: tuple[int, int] | None) -> tuple[int, int] | None:
+def _count_done_epochs(epoch: tuple[int, int] | None) -> tuple[int, int] | None:
     """The epoch that is shown may have just begun."""
     return (epoch[0] - 1, epoch[1]) if epoch is not None and epoch[0] > 1 else None
 
 
-def _in_proportion(part: tuple[int, int] | None, run_s: float) -> float | None:
+def _estimate_in_proportion(part: tuple[int, int] | None, run_s: float) -> float | None:
     if part is None or not 0 < part[0] <= part[1]:
         return None
     return run_s * (part[1] - part[0]) / part[0]
 
 
-def _pair(found: re.Match[str] | None) -> tuple[int, int] | None:
+def _parse_pair(found: re.Match[str] | None) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found is not None and int(found[1]) <= int(found[2]) else None
 
 
-def _seconds(clock: Sequence[str | None]) -> float:
+def _parse_seconds(clock: Sequence[str | None]) -> float:
     """Of (days, days, hours, minutes, seconds); any but the last two may be missing."""
     days, slurm_days, hours, minutes, seconds = (int(part) if part else 0 for part in clock)
     return float((days + slurm_days) * 86400 + hours * 3600 + minutes * 60 + seconds)

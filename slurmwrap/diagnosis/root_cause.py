@@ -12,9 +12,9 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
 from slurmwrap.diagnosis.log_matches import DECISIVE, HINT, ORDINARY, STRONG, LogMatch
-from slurmwrap.diagnosis.log_progress import SURVIVED_BY, LogProgress, first_progress
+from slurmwrap.diagnosis.log_progress import SURVIVED_BY, LogProgress, find_first_progress
 from slurmwrap.diagnosis.log_rows import LogRows, rank_of
-from slurmwrap.diagnosis.log_timestamps import Stamp, comparable, last_stamp, stamp_of
+from slurmwrap.diagnosis.log_timestamps import Stamp, find_last_stamp, is_comparable, parse_stamp
 from slurmwrap.fast_dataclasses import dataclass
 
 _AT_MOST = 64  # candidates whose times are read
@@ -80,27 +80,27 @@ class _Scene:
 
 def find_root(views: Sequence[LogView]) -> LogMatch | None:
     """The mark that the others follow from; None when nothing that was not survived is a cause."""
-    until = [_shown_until(view, views) for view in views]
+    until = [_find_last_progress_time(view, views) for view in views]
     alive = [mark for view, end in zip(views, until, strict=True) for mark in view.marks if _is_alive(view, mark, end)]
     if not alive:
         return None
-    scene = _scene(alive, views)
-    strengths = [_strength_in(scene, mark) for mark in alive]
+    scene = _make_scene(alive, views)
+    strengths = [_get_strength_in(scene, mark) for mark in alive]
     best = max(strengths)
-    root = _first([mark for mark, found in zip(alive, strengths, strict=True) if found == best], views)
-    return _said_before(root, alive) or root
+    root = _find_first([mark for mark, found in zip(alive, strengths, strict=True) if found == best], views)
+    return _find_preceding_match(root, alive) or root
 
 
-def _scene(alive: Sequence[LogMatch], views: Sequence[LogView]) -> _Scene:
+def _make_scene(alive: Sequence[LogMatch], views: Sequence[LogView]) -> _Scene:
     tools = {mark.log for mark in alive if _is_of_tool(mark)}
     return _Scene(
-        lost=_first_rows(mark for mark in alive if mark.category in SPEAKS_OF_PEERS),
-        own=_first_rows(mark for mark in alive if _is_own(mark)),
-        trained={log: row for log in tools if (row := first_progress(views[log].log)) is not None},
+        lost=_find_first_rows(mark for mark in alive if mark.category in SPEAKS_OF_PEERS),
+        own=_find_first_rows(mark for mark in alive if _is_own(mark)),
+        trained={log: row for log in tools if (row := find_first_progress(views[log].log)) is not None},
     )
 
 
-def _first_rows(marks: Iterable[LogMatch]) -> dict[int, int]:
+def _find_first_rows(marks: Iterable[LogMatch]) -> dict[int, int]:
     rows: dict[int, int] = {}
     for mark in marks:
         rows[mark.log] = min(mark.row, rows.get(mark.log, mark.row))
@@ -115,7 +115,7 @@ def _is_own(mark: LogMatch) -> bool:
     return mark.category not in _OF_THE_FABRIC and mark.weight >= ORDINARY and not _TEARDOWN.search(mark.text)
 
 
-def _said_before(root: LogMatch, alive: Sequence[LogMatch]) -> LogMatch | None:
+def _find_preceding_match(root: LogMatch, alive: Sequence[LogMatch]) -> LogMatch | None:
     """What a program said in words of its own right before it aborted."""
     if root.signature not in _ABORTS and not (root.category in SPEAKS_OF_PEERS and root.weight < _NAMED):
         return None
@@ -123,28 +123,28 @@ def _said_before(root: LogMatch, alive: Sequence[LogMatch]) -> LogMatch | None:
     return next((mark for mark in near if HINT < mark.weight < ORDINARY and mark.category not in _NO_REASON), None)
 
 
-def _strength_in(scene: _Scene, mark: LogMatch) -> int:
+def _get_strength_in(scene: _Scene, mark: LogMatch) -> int:
     """A connection that breaks once peers are lost is a hint only, whatever its signature makes of it.
 
     So is what a side script complained of while training ran. What the fabric tells after a failure of the program's
     own is no more than that failure.
     """
     if _is_of_tool(mark) and scene.trained.get(mark.log, mark.row) < mark.row:
-        return strength(HINT)
+        return get_strength(HINT)
     if scene.lost.get(mark.log, mark.row) < mark.row and mark.category in _BREAKS and _TEARDOWN.search(mark.text):
-        return strength(HINT)
+        return get_strength(HINT)
     named = mark.category in SPEAKS_OF_PEERS and STRONG <= mark.weight < DECISIVE
     if named and scene.own.get(mark.log, mark.row) < mark.row:
-        return strength(ORDINARY)
-    return strength(mark.weight)
+        return get_strength(ORDINARY)
+    return get_strength(mark.weight)
 
 
 def _is_alive(view: LogView, mark: LogMatch, until: Stamp | None) -> bool:
     """Whether the mark is a cause's that the program did not get over."""
-    return mark.role == "root" and not (_survived(view, mark) or _survived_elsewhere(view, mark, until))
+    return mark.role == "root" and not (_has_survived(view, mark) or _has_survived_elsewhere(view, mark, until))
 
 
-def _survived(view: LogView, mark: LogMatch) -> bool:
+def _has_survived(view: LogView, mark: LogMatch) -> bool:
     """Whether the program went on; that other ranks did for a while does not count."""
     if not view.progress.survived(mark.row):
         return False
@@ -153,42 +153,42 @@ def _survived(view: LogView, mark: LogMatch) -> bool:
     return rank is None or any(rank_of(view.log.rows[row]) in (None, rank) for row in later)
 
 
-def _survived_elsewhere(view: LogView, mark: LogMatch, until: Stamp | None) -> bool:
+def _has_survived_elsewhere(view: LogView, mark: LogMatch, until: Stamp | None) -> bool:
     """Whether progress went on after the mark's time in the program's other file, that shows it until `until`."""
-    at = last_stamp(view.log.rows, mark.row) if until is not None else None
+    at = find_last_stamp(view.log.rows, mark.row) if until is not None else None
     return at is not None and until is not None and at.utc == until.utc and at.seconds < until.seconds
 
 
-def _shown_until(view: LogView, views: Sequence[LogView]) -> Stamp | None:
+def _find_last_progress_time(view: LogView, views: Sequence[LogView]) -> Stamp | None:
     """The time of the last but one line of progress in the other file of the same program, stdout for stderr."""
     for other in views:
         if other is view or _ERROR_FILE.sub("out", view.log.name) != _ERROR_FILE.sub("out", other.log.name):
             continue
-        stamps = [stamp for row in other.progress.rows if (stamp := stamp_of(other.log.rows[row]))]
+        stamps = [stamp for row in other.progress.rows if (stamp := parse_stamp(other.log.rows[row]))]
         if len(stamps) >= SURVIVED_BY:
             return stamps[-SURVIVED_BY]
     return None
 
 
-def strength(weight: int) -> int:
+def get_strength(weight: int) -> int:
     """Weights within one strength are equal: then the first failure wins."""
     return weight // 10
 
 
-def _first(equals: list[LogMatch], views: Sequence[LogView]) -> LogMatch:
+def _find_first(equals: list[LogMatch], views: Sequence[LogView]) -> LogMatch:
     """The first of marks of one strength."""
     if len({mark.category for mark in equals}) == 1 and len({mark.log for mark in equals}) == 1:
         return equals[0]
     ordered = sorted(equals, key=lambda mark: (mark.log, mark.row))[:_AT_MOST]
-    stamps = {id(mark): last_stamp(views[mark.log].log.rows, mark.row) for mark in ordered}
-    timed = comparable(list(stamps.values()))
+    stamps = {id(mark): find_last_stamp(views[mark.log].log.rows, mark.row) for mark in ordered}
+    timed = is_comparable(list(stamps.values()))
     if timed:
-        ordered.sort(key=lambda mark: (_seconds(stamps[id(mark)]), mark.log, mark.row))
+        ordered.sort(key=lambda mark: (_get_seconds(stamps[id(mark)]), mark.log, mark.row))
     first = ordered[0]
-    return next((mark for mark in ordered if _explains(mark, first, timed=timed)), first)
+    return next((mark for mark in ordered if _is_cause_of(mark, first, timed=timed)), first)
 
 
-def _explains(mark: LogMatch, first: LogMatch, *, timed: bool) -> bool:
+def _is_cause_of(mark: LogMatch, first: LogMatch, *, timed: bool) -> bool:
     """Whether `mark`, that comes later than `first`, is nevertheless its cause."""
     if first.category not in SPEAKS_OF_PEERS or mark.category in SPEAKS_OF_PEERS or _TEARDOWN.search(mark.text):
         return False
@@ -197,5 +197,5 @@ def _explains(mark: LogMatch, first: LogMatch, *, timed: bool) -> bool:
     return not timed and mark.category in _OWN and bool(_WAITED.search(first.text))
 
 
-def _seconds(stamp: Stamp | None) -> float:
+def _get_seconds(stamp: Stamp | None) -> float:
     return stamp.seconds if stamp is not None else 0.0

@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from slurmwrap.diagnosis.advice import places
-from slurmwrap.diagnosis.regex_prefilter import harmful_shape, required_literals
+from slurmwrap.diagnosis.advice import list_places
+from slurmwrap.diagnosis.regex_prefilter import find_harmful_shape, find_required_literals
 from slurmwrap.diagnosis.taxonomy import CATEGORIES, DECISIONS
 from slurmwrap.errors import ConfigError
 from slurmwrap.fast_dataclasses import dataclass
@@ -127,7 +127,7 @@ class SignatureSet:
 
 
 @cache
-def compiled(pattern: str) -> re.Pattern[str]:
+def compile_pattern(pattern: str) -> re.Pattern[str]:
     """The expression, compiled once per process.
 
     Of `\\S*.{0,160}` both parts take the same characters, so that a row full of near misses costs their product: the
@@ -137,18 +137,18 @@ def compiled(pattern: str) -> re.Pattern[str]:
 
 
 @cache
-def default_signatures() -> SignatureSet:
+def get_default_signatures() -> SignatureSet:
     """The set that ships with this version."""
     return load_signatures(*SHIPPED)
 
 
 @cache
-def signatures_with(site: str) -> SignatureSet:
+def get_signatures_with(site: str) -> SignatureSet:
     """The shipped set and the file that a site names (diagnosis.signatures); the shipped set alone for "".
 
     Raises ConfigError as load_signatures does.
     """
-    return load_signatures(*SHIPPED, Path(site).expanduser()) if site else default_signatures()
+    return load_signatures(*SHIPPED, Path(site).expanduser()) if site else get_default_signatures()
 
 
 def load_signatures(*paths: Path) -> SignatureSet:
@@ -160,12 +160,14 @@ def load_signatures(*paths: Path) -> SignatureSet:
     versions: list[str] = []
     for path in paths:
         tables = _read(path)
-        versions.extend(_texts(tables.get("version", ())))
-        found.update({signature.id: signature for signature in (_signature(t, path) for t in tables["signature"])})
+        versions.extend(_list_texts(tables.get("version", ())))
+        found.update(
+            {signature.id: signature for signature in (_parse_signature(t, path) for t in tables["signature"])}
+        )
     ordered = tuple(found.values())
     ranked = tuple(sorted(((s, p) for s in ordered for p in s.patterns), key=lambda pair: -pair[0].weight))
-    needles = _needles(ranked)
-    probes, partial = _probes(needles["log"])
+    needles = _build_needles(ranked)
+    probes, partial = _build_probes(needles["log"])
     return SignatureSet(
         version="+".join(versions),
         signatures=ordered,
@@ -176,7 +178,7 @@ def load_signatures(*paths: Path) -> SignatureSet:
     )
 
 
-def bared(text: str) -> str:
+def strip_digits(text: str) -> str:
     """`text` as literals are first looked for in it: without digits, one `?` for each character beyond ASCII.
 
     Python searches ASCII text several times faster than any other.
@@ -184,29 +186,29 @@ def bared(text: str) -> str:
     return text.encode("ascii", "replace").translate(None, b"0123456789").decode("ascii")
 
 
-def _probes(needles: tuple[Needle, ...]) -> tuple[dict[str, tuple[Probe, ...]], dict[str, tuple[Probe, ...]]]:
+def _build_probes(needles: tuple[Needle, ...]) -> tuple[dict[str, tuple[Probe, ...]], dict[str, tuple[Probe, ...]]]:
     """By a whole word, and by a piece of a word, the rarest one among all of them."""
     table: dict[str, list[Needle]] = {}
     for needle in needles:
-        table.setdefault(bared(needle.literal), []).append(needle)
+        table.setdefault(strip_digits(needle.literal), []).append(needle)
     probes = [_probe(bare, tuple(users)) for bare, users in table.items()]
     by_word: dict[str, list[Probe]] = {}
     for probe in probes:
         if probe.words:
             by_word.setdefault(max(probe.words, key=len), []).append(probe)
     others = [probe for probe in probes if not probe.words]
-    common = Counter(gram for probe in others for gram in _grams(probe))
+    common = Counter(gram for probe in others for gram in _list_grams(probe))
     by_gram: dict[str, list[Probe]] = {}
     for probe in others:
-        by_gram.setdefault(min(_grams(probe), key=lambda gram: (common[gram], gram), default=""), []).append(probe)
-    return _frozen(by_word), _frozen(by_gram)
+        by_gram.setdefault(min(_list_grams(probe), key=lambda gram: (common[gram], gram), default=""), []).append(probe)
+    return _freeze_table(by_word), _freeze_table(by_gram)
 
 
-def _frozen(table: Mapping[str, list[Probe]]) -> dict[str, tuple[Probe, ...]]:
+def _freeze_table(table: Mapping[str, list[Probe]]) -> dict[str, tuple[Probe, ...]]:
     return {key: tuple(probes) for key, probes in table.items()}
 
 
-def _grams(probe: Probe) -> set[str]:
+def _list_grams(probe: Probe) -> set[str]:
     words = (probe.head, probe.tail, probe.part)
     return {word[at : at + GRAM] for word in words for at in range(len(word) - GRAM + 1)}
 
@@ -233,7 +235,7 @@ def _read(path: Path) -> dict[str, Any]:
     return {"signature": [], **tables}
 
 
-def _signature(table: Mapping[str, Any], path: Path) -> LogSignature:
+def _parse_signature(table: Mapping[str, Any], path: Path) -> LogSignature:
     where = f"{path}: signature {table.get('id', '(no id)')!r}"
     if unknown := sorted(set(table) - _KEYS):
         raise ConfigError(f"{where} has the unknown key {unknown[0]!r}", hint=f"keys: {', '.join(sorted(_KEYS))}")
@@ -241,11 +243,11 @@ def _signature(table: Mapping[str, Any], path: Path) -> LogSignature:
     signature = LogSignature(
         id=str(table.get("id", "")),
         category=str(table.get("category", "")),
-        patterns=_texts(table.get("pattern", ())),
+        patterns=_list_texts(table.get("pattern", ())),
         by=str(table.get("by", "")),
-        examples=_texts(table.get("example", ())),
+        examples=_list_texts(table.get("example", ())),
         role=role,
-        weight=int(table.get("weight", _ROLE_WEIGHTS.get(role, _weight_of(table, path)))),
+        weight=int(table.get("weight", _ROLE_WEIGHTS.get(role, _parse_weight(table, path)))),
         where=str(table.get("where", "log")),
         frame=str(table.get("frame", "")),
         context=str(table.get("context", "")),
@@ -253,7 +255,7 @@ def _signature(table: Mapping[str, Any], path: Path) -> LogSignature:
         quiet=bool(table.get("quiet", False)),
         decision=str(table.get("decision", "")),
         advice=str(table.get("advice", "")),
-        counterexamples=_texts(table.get("counter", ())),
+        counterexamples=_list_texts(table.get("counter", ())),
     )
     _check(signature, where)
     if path not in SHIPPED:  # the shipped ones are compiled when needed; a test checks them all
@@ -261,14 +263,14 @@ def _signature(table: Mapping[str, Any], path: Path) -> LogSignature:
     return signature
 
 
-def _weight_of(table: Mapping[str, Any], path: Path) -> int:
+def _parse_weight(table: Mapping[str, Any], path: Path) -> int:
     """Of a site's own signature: above the shipped ones of its class that match the same line."""
     if "strength" not in table and path not in SHIPPED:
         return _SITE_WEIGHT
     return _STRENGTHS.get(table.get("strength", "strong"), 70)
 
 
-def _texts(value: Any) -> tuple[str, ...]:
+def _list_texts(value: Any) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(str(item) for item in value)
 
 
@@ -287,10 +289,10 @@ def _check(signature: LogSignature, where: str) -> None:
             raise ConfigError(f"{where} has {problem}", hint="see docs/diagnosis.md")
 
 
-def _needles(ranked: tuple[tuple[LogSignature, str], ...]) -> dict[str, tuple[Needle, ...]]:
+def _build_needles(ranked: tuple[tuple[LogSignature, str], ...]) -> dict[str, tuple[Needle, ...]]:
     wanted: dict[str, dict[str, list[int]]] = {place: {} for place in PLACES}
     for index, (signature, pattern) in enumerate(ranked):
-        for literal in _literals_of(signature, pattern):
+        for literal in _list_literals(signature, pattern):
             wanted[signature.where].setdefault(literal, []).append(index)
     return {
         place: tuple(Needle(literal=literal, wanted_by=tuple(users)) for literal, users in table.items())
@@ -298,8 +300,8 @@ def _needles(ranked: tuple[tuple[LogSignature, str], ...]) -> dict[str, tuple[Ne
     }
 
 
-def _literals_of(signature: LogSignature, pattern: str) -> tuple[str, ...]:
-    literals = required_literals(pattern)
+def _list_literals(signature: LogSignature, pattern: str) -> tuple[str, ...]:
+    literals = find_required_literals(pattern)
     if not literals:
         raise ConfigError(
             f"signature {signature.id!r}: {pattern!r} has no plain text of three characters to look for",
@@ -311,7 +313,7 @@ def _literals_of(signature: LogSignature, pattern: str) -> tuple[str, ...]:
 def _check_expressions(signature: LogSignature, where: str) -> None:
     _check_each(signature, where)
     groups = {name for pattern in signature.patterns for name in re.compile(pattern).groupindex}
-    if unknown := sorted(set(places(signature.advice)) - groups):
+    if unknown := sorted(set(list_places(signature.advice)) - groups):
         raise ConfigError(f"{where}: advice names {{{unknown[0]}}}", hint="no pattern has a group (?P<name>…) of it")
 
 
@@ -321,7 +323,7 @@ def _check_each(signature: LogSignature, where: str) -> None:
             re.compile(pattern)
         except re.error as error:
             raise ConfigError(f"{where}: {error} in {pattern!r}") from error
-        if harm := harmful_shape(pattern):
+        if harm := find_harmful_shape(pattern):
             raise ConfigError(f"{where}: {pattern!r} may be slow: {harm}", hint="a log of any content must cost little")
         if "(?i" in pattern:
             raise ConfigError(f"{where}: (?i) in {pattern!r}", hint="write [Nn]o instead of (?i)no")

@@ -61,16 +61,16 @@ class SlurmCause:
     text: str
 
 
-def base_state(state: str) -> str:
+def parse_base_state(state: str) -> str:
     """One word in capitals: sacct's "CANCELLED by 1000", "OUT_OF_ME+" and flags ("NODE_FAIL+REQUEUED") are undone."""
     word = state.strip().upper().split(" ")[0]
     whole = word.split("+")[0]
     return next((known for known in (*_STATES, "COMPLETED", "FAILED") if whole and known.startswith(whole)), whole)
 
 
-def decisive_state(evidence: Evidence) -> SlurmCause | None:
+def find_decisive_cause(evidence: Evidence) -> SlurmCause | None:
     """What the final state, or else the reason, decides alone."""
-    state = base_state(evidence.state)
+    state = parse_base_state(evidence.state)
     if state in _STATES:
         return SlurmCause(category=_STATES[state][0], signature=_STATES[state][1], text=f"State {evidence.state}")
     reason = evidence.reason.strip().replace(" ", "_")  # "launch failed requeued held", as 24.05 and later write it
@@ -80,14 +80,14 @@ def decisive_state(evidence: Evidence) -> SlurmCause | None:
     return None
 
 
-def completed(evidence: Evidence) -> bool:
+def has_completed(evidence: Evidence) -> bool:
     """Whether Slurm says that the job ended well; without a state, whether the exit code does."""
-    state = base_state(evidence.state)
+    state = parse_base_state(evidence.state)
     silent = not state and evidence.exit_code == 0 and not evidence.signal
-    return state == "COMPLETED" or (silent and decisive_state(evidence) is None)
+    return state == "COMPLETED" or (silent and find_decisive_cause(evidence) is None)
 
 
-def hidden_failure(evidence: Evidence) -> bool:
+def has_hidden_failure(evidence: Evidence) -> bool:
     """Whether a step failed although the script ended with 0 (its exit code is only in the derived one)."""
     return bool(evidence.derived_exit_code or evidence.derived_signal)
 
@@ -100,16 +100,16 @@ def exit_word(evidence: Evidence) -> SlurmCause | None:
     ):
         number = signal or (code - 128 if code and 128 < code < 160 else code if code in (OOM_CODE,) and signal else 0)
         if number in _SIGNALS:
-            return _said(*_SIGNALS[number], code, signal)
+            return _make_cause(*_SIGNALS[number], code, signal)
         if code in _CODES:
-            return _said(*_CODES[code], code, signal)
+            return _make_cause(*_CODES[code], code, signal)
     if raised := _RAISED.match(evidence.reason):
         number = int(raised[1])
-        return _said(*_SIGNALS[number], 0, number) if number in _SIGNALS else None
+        return _make_cause(*_SIGNALS[number], 0, number) if number in _SIGNALS else None
     if evidence.reason == "JobLaunchFailure" and not (evidence.exit_code or evidence.signal):
         return SlurmCause(category="node_failure", signature="slurm.reason_launch", text="Reason JobLaunchFailure")
     return None
 
 
-def _said(category: str, signature: str, code: int | None, signal: int | None) -> SlurmCause:
+def _make_cause(category: str, signature: str, code: int | None, signal: int | None) -> SlurmCause:
     return SlurmCause(category=category, signature=signature, text=f"ExitCode {code or 0}:{signal or 0}")

@@ -311,11 +311,11 @@ DECISION_TITLES = MappingProxyType(
 )
 
 
-def title_of(category: str) -> str:
+def get_title(category: str) -> str:
     """The category in plain words; an id that is not known (of a newer version) as it is."""
     return TITLES.get(category, category)
 
 
-def decisions_of(category: str) -> tuple[str, ...]:
+def list_decisions(category: str) -> tuple[str, ...]:
     """The decisions that are right for `category`: its default first, then what a signature may override it with."""
     return (CATEGORIES[category].decision, *CATEGORIES[category].overrides)

@@ -82,9 +82,9 @@ class TrainingSteps:
     checkpoint_step: int | None = None  # of the newest checkpoint that was written to its end
 
 
-def last_progress(logs: Sequence[LogRows]) -> TrainingSteps:
+def find_last_progress(logs: Sequence[LogRows]) -> TrainingSteps:
     """How far the attempt came, over all of its logs."""
-    found = [_of_log(log) for log in logs]
+    found = [_find_in_log(log) for log in logs]
     return TrainingSteps(
         step=max((one.step for one in found if one.step is not None), default=None),
         resumed=any(one.resumed for one in found),
@@ -92,26 +92,26 @@ def last_progress(logs: Sequence[LogRows]) -> TrainingSteps:
     )
 
 
-def _of_log(log: LogRows) -> TrainingSteps:
+def _find_in_log(log: LogRows) -> TrainingSteps:
     counted: list[int] = []
     epochs: list[int] = []
     saved: list[int] = []
     pending: int | None = None  # begun, and not known to have ended
     resumed = False
     epoch = 0
-    hints = _hints_in(log)
-    for row in _ends(log):
-        if _holds(row, hints.save) and (at := _saved(row)) is not None:
+    hints = _find_hints(log)
+    for row in _list_row_ends(log):
+        if _has_hint(row, hints.save) and (at := _parse_saved_step(row)) is not None:
             if _DONE.search(row):
                 saved.append(at)
             else:
                 pending = at
             continue
-        resumed = resumed or (_holds(row, hints.resume) and _says_resumed(row))
-        if not _holds(row, hints.step):
+        resumed = resumed or (_has_hint(row, hints.resume) and _is_resumed_row(row))
+        if not _has_hint(row, hints.step):
             continue
         lower = row.lower()
-        if _holds(lower, hints.aside) and _NOT_TRAINING.search(row):
+        if _has_hint(lower, hints.aside) and _NOT_TRAINING.search(row):
             continue
         if "epoch" in lower and (found := _EPOCH.search(row)):
             epoch = int(found[1])
@@ -125,7 +125,7 @@ def _of_log(log: LogRows) -> TrainingSteps:
     best = counted or epochs
     return TrainingSteps(
         step=max(best, default=None),
-        resumed=resumed or (log.whole and _began_late(counted)),
+        resumed=resumed or (log.whole and _has_begun_late(counted)),
         checkpoint_step=max(saved, default=None),
     )
 
@@ -140,8 +140,8 @@ class _Hints:
     aside: tuple[str, ...]
 
 
-def _hints_in(log: LogRows) -> _Hints:
-    text = "\n".join(_ends(log))
+def _find_hints(log: LogRows) -> _Hints:
+    text = "\n".join(_list_row_ends(log))
     lower = text.lower()
     return _Hints(
         save=tuple(hint for hint in _SAVE_HINTS if hint in text),
@@ -151,44 +151,44 @@ def _hints_in(log: LogRows) -> _Hints:
     )
 
 
-def _holds(row: str, hints: tuple[str, ...]) -> bool:
+def _has_hint(row: str, hints: tuple[str, ...]) -> bool:
     for hint in hints:  # noqa: SIM110 - any() of a generator takes several times as long, and this is asked most
         if hint in row:
             return True
     return False
 
 
-def _ends(log: LogRows) -> Iterator[str]:
+def _list_row_ends(log: LogRows) -> Iterator[str]:
     rows: Iterable[str] = log.rows
     if len(log.rows) > _FIRST + _LAST:
         rows = (*log.rows[:_FIRST], *log.rows[-_LAST:])
     return (row[:_CAP] for row in rows)
 
 
-def _says_resumed(row: str) -> bool:
+def _is_resumed_row(row: str) -> bool:
     return bool(_RESUMED.search(row)) and not _NOT_RESUMED.search(row)
 
 
-def _saved(row: str) -> int | None:
+def _parse_saved_step(row: str) -> int | None:
     found = _SAVED.search(row) or _SAVED_AT.search(row)
     return int(found[1]) if found else None
 
 
 def _step(row: str, lower: str, epoch: int) -> int | None:
     """The step a row shows; a bar that starts anew each epoch is counted on from the epochs before."""
-    if _holds(lower, _COUNTED_HINTS) and (found := _STEP.search(row)):
-        return _sane(int(found[1]))
+    if _has_hint(lower, _COUNTED_HINTS) and (found := _STEP.search(row)):
+        return _check_step(int(found[1]))
     if "/" in row and (found := _BAR.search(row) or _KERAS.search(row)):
         done, total = int(found[1]), int(found[2])
-        return _sane(epoch * total + done) if done <= total else None
+        return _check_step(epoch * total + done) if done <= total else None
     return None
 
 
-def _sane(step: int) -> int | None:
+def _check_step(step: int) -> int | None:
     return step if step < _MOST else None
 
 
-def _began_late(counted: list[int]) -> bool:
+def _has_begun_late(counted: list[int]) -> bool:
     """Whether the first step printed lies further from zero than two of its distances to the next ones."""
     distinct = list(dict.fromkeys(counted[:6]))
     if len(distinct) < 3:

@@ -120,40 +120,40 @@ _SPREAD = 4  # lines over which the multi-line form is printed
 def parse_xids(lines: Iterable[str]) -> tuple[XidEvent, ...]:
     """Every Xid, SXid and "fallen off the bus" form among kernel lines, in their order."""
     rows = [line[:_LINE_CAP] for line in lines]
-    events = (_event(rows, index) for index in range(len(rows)))
+    events = (_parse_event(rows, index) for index in range(len(rows)))
     return tuple(event for event in events if event is not None)
 
 
-def _event(rows: list[str], index: int) -> XidEvent | None:
+def _parse_event(rows: list[str], index: int) -> XidEvent | None:
     text = rows[index]
     if "NVRM" not in text and "SXid" not in text:
         return None
     if found := _XID.search(text):
-        return _made(int(found[2]), found[1], text, index)
+        return _make_event(int(found[2]), found[1], text, index)
     if found := _SXID.search(text):
-        return _made(-int(found[2]), found[1], text, index)
+        return _make_event(-int(found[2]), found[1], text, index)
     if found := _OFF_BUS.search(text):
-        return _made(FALLEN_OFF_BUS, found[1], text, index)
+        return _make_event(FALLEN_OFF_BUS, found[1], text, index)
     found = _OFF_BUS_START.search(text)
     if found and "fallen off the bus" in " ".join(rows[index : index + _SPREAD]):
-        return _made(FALLEN_OFF_BUS, found[1], text, index)
+        return _make_event(FALLEN_OFF_BUS, found[1], text, index)
     return None
 
 
-def _made(code: int, bus_id: str, text: str, index: int) -> XidEvent:
+def _make_event(code: int, bus_id: str, text: str, index: int) -> XidEvent:
     return XidEvent(code=code, bus_id=bus_id, text=text.strip(), line=index + 1)
 
 
-def action_of(event: XidEvent) -> str:
+def get_action(event: XidEvent) -> str:
     """One of ACTIONS for this very line: Xid 154 and the NVLink 5 codes say it in their text; unknown codes LOG."""
     if event.code < 0:
-        return "RESET" if _says_fatal(event.text) else "LOG"
+        return "RESET" if _is_fatal(event.text) else "LOG"
     if event.code == RECOVERY_ACTION_CHANGED:
-        return _recovery_action(event.text)
+        return _find_recovery_action(event.text)
     known = XIDS.get(event.code)
     if known is None:
         return "LOG"
-    if 144 <= event.code <= 150 and not _says_fatal(event.text):
+    if 144 <= event.code <= 150 and not _is_fatal(event.text):
         return "LOG"
     return known.action
 
@@ -161,12 +161,12 @@ def action_of(event: XidEvent) -> str:
 def is_conclusive(event: XidEvent) -> bool:
     """Whether this line alone drains the node. A fatal NVLink 5 code (144-150) does not: Xid 154 follows it."""
     if event.code == RECOVERY_ACTION_CHANGED:
-        return action_of(event) in ("RESET", "REBOOT", "DRAIN")
+        return get_action(event) in ("RESET", "REBOOT", "DRAIN")
     known = XIDS.get(event.code)
     return known is not None and known.conclusive
 
 
-def category_of(event: XidEvent) -> str:
+def get_category(event: XidEvent) -> str:
     """The failure category this line speaks of, "" for none."""
     if event.code < 0:
         return "gpu_hardware"
@@ -176,7 +176,7 @@ def category_of(event: XidEvent) -> str:
     return known.category if known is not None else ""
 
 
-def meaning_of(event: XidEvent) -> str:
+def get_meaning(event: XidEvent) -> str:
     """What the code means, in words."""
     if event.code < 0:
         return f"NVSwitch error (SXid {-event.code})"
@@ -184,12 +184,12 @@ def meaning_of(event: XidEvent) -> str:
     return f"{known.meaning} (Xid {event.code})" if known else f"unknown Xid {event.code}"
 
 
-def _says_fatal(text: str) -> bool:
+def _is_fatal(text: str) -> bool:
     lowered = text.lower().replace("non-fatal", "nonfatal")
     return "fatal" in lowered.replace("nonfatal", "")
 
 
-def _recovery_action(text: str) -> str:
+def _find_recovery_action(text: str) -> str:
     lowered = text.lower()
     _, _, tail = lowered.partition("changed from")
     _, arrow, new = tail.partition(" to ")

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, TypeVar
 from slurmwrap.errors import SlurmError, SlurmUnreachable
 from slurmwrap.escape import comment
 from slurmwrap.fast_dataclasses import asdict, dataclass, replace
-from slurmwrap.gsub.planning_inputs import outlook
+from slurmwrap.gsub.planning_inputs import read_planning_facts
 from slurmwrap.gsub.release import start_action
-from slurmwrap.gsub.remember import keep, known_profile
-from slurmwrap.gsub.start_time import moved_by_its_user
+from slurmwrap.gsub.remember import find_known_profile, keep
+from slurmwrap.gsub.start_time import has_user_changed_start_time
 from slurmwrap.model.action import SlurmAction, Verb
 from slurmwrap.model.run import PrerunRecord
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.placement.plan_placement import plan
-from slurmwrap.placement.retune import retune, undo
+from slurmwrap.placement.retune import make_retune_actions, undo
 from slurmwrap.profiling.merge_profiles import merge
 from slurmwrap.profiling.profile_key import derive_variant
 
@@ -58,26 +58,26 @@ class HeldJob:
     borrowed: bool = False  # the verdict is of another job of the same script and code, with other arguments
 
 
-def conclude(waiting: HeldJob, verdict: Verdict, desk: SubmitContext) -> PrerunRecord:
+def apply_verdict(waiting: HeldJob, verdict: Verdict, desk: SubmitContext) -> PrerunRecord:
     """Acts on a verdict, as the user: `fail` cancels the waiting job with the reason; else it is tuned and let go.
 
     The verdict is remembered before Slurm is touched, and again with what became of it: being killed in between loses
     nothing, and who sees the job cancelled finds the reason.
     """
-    record = _prerun_record(waiting, verdict, desk)
+    record = _build_prerun_record(waiting, verdict, desk)
     keep(lambda: desk.memory.remember_prerun(record), desk)
     if waiting.job_id is None:
         return record
     if verdict.outcome is Outcome.FAIL and not waiting.borrowed:
         final = replace(record, changes=_cancel(waiting, waiting.job_id, verdict, desk))
     else:
-        chosen, applied, released = _plan_again(waiting, measured_profile(waiting, verdict, desk), desk)
+        chosen, applied, released = _plan_again(waiting, read_measured_profile(waiting, verdict, desk), desk)
         final = replace(record, plan=asdict(chosen), changes=applied, released=released)
     keep(lambda: desk.memory.remember_prerun(final), desk)
     return final
 
 
-def _prerun_record(waiting: HeldJob, verdict: Verdict, desk: SubmitContext) -> PrerunRecord:
+def _build_prerun_record(waiting: HeldJob, verdict: Verdict, desk: SubmitContext) -> PrerunRecord:
     return PrerunRecord(
         cluster=waiting.cluster or desk.cluster,
         job_id=waiting.job_id,
@@ -99,9 +99,9 @@ def _prerun_record(waiting: HeldJob, verdict: Verdict, desk: SubmitContext) -> P
     )
 
 
-def measured_profile(waiting: HeldJob, verdict: Verdict, desk: SubmitContext) -> ResourceProfile | None:
+def read_measured_profile(waiting: HeldJob, verdict: Verdict, desk: SubmitContext) -> ResourceProfile | None:
     """What is known of this job after its pre-run; a failed one teaches nothing about needs."""
-    old = known_profile(waiting.profile_key, desk)
+    old = find_known_profile(waiting.profile_key, desk)
     if verdict.measurement is None or verdict.outcome is Outcome.FAIL:
         return old
     return merge(
@@ -123,11 +123,11 @@ def _cancel(waiting: HeldJob, job_id: int, verdict: Verdict, desk: SubmitContext
     Where Slurm cannot be asked the job is neither cancelled nor let go: it starts after its grace.
     """
     try:
-        record = _patiently(lambda: still_waiting(job_id, desk, waiting.job), desk)
+        record = _retry_while_unreachable(lambda: find_waiting_job(job_id, desk, waiting.job), desk)
     except SlurmError as error:
         desk.say(f"job {job_id} could not be cancelled: {error}")
         refused = SlurmAction(verb=Verb.CANCEL, target=str(job_id), because=verdict.reason)
-        return (_shown(refused, str(error)),)
+        return (_describe_action(refused, str(error)),)
     if record is None:
         return ()
     told = comment(f"slurmwrap: pre-run failed: {verdict.reason}", record.comment)
@@ -139,11 +139,11 @@ def _cancel(waiting: HeldJob, job_id: int, verdict: Verdict, desk: SubmitContext
     return _apply_each(actions, desk)
 
 
-def still_waiting(job_id: int, desk: SubmitContext, meant: JobIdentity | None = None) -> JobRecord | None:
+def find_waiting_job(job_id: int, desk: SubmitContext, meant: JobIdentity | None = None) -> JobRecord | None:
     """The job's record while all of it waits. None when it started, ended or was cancelled; of an array, as soon as
     one task did: its bare id means every task, and one that runs must not be touched (facts of Slurm 22.05: the last
     task to start keeps the array's id as its own). None also where the id is no more that of the job `meant`."""
-    record = _known(job_id, desk)
+    record = _read_job_record(job_id, desk)
     if record is not None and meant is not None and meant.is_not(record):
         desk.say(f"job {job_id} is left alone: Slurm gave the id to another job since")
         return None
@@ -154,7 +154,7 @@ def still_waiting(job_id: int, desk: SubmitContext, meant: JobIdentity | None = 
     return record if record.pending and not started else None
 
 
-def _known(job_id: int, desk: SubmitContext) -> JobRecord | None:
+def _read_job_record(job_id: int, desk: SubmitContext) -> JobRecord | None:
     """Slurm's word on the job; None only after several such answers: squeue once missed a job that was there."""
     for _ in range(_SURE - 1):
         record = desk.slurm.job(str(job_id))
@@ -175,14 +175,14 @@ def _plan_again(
     target, chosen = str(waiting.job_id), waiting.plan
     applied: Applied = ()
     try:
-        record = _patiently(lambda: still_waiting(int(target), desk, waiting.job), desk)
+        record = _retry_while_unreachable(lambda: find_waiting_job(int(target), desk, waiting.job), desk)
         if record is None:
-            return (chosen, *_rest_of_array(waiting, desk))
-        if moved_by_its_user(record, waiting.given, desk.clock.now()):
+            return (chosen, *_release_rest_of_array(waiting, desk))
+        if has_user_changed_start_time(record, waiting.given, desk.clock.now()):
             desk.say(f"job {target} starts when its user has said meanwhile")
             waiting = replace(waiting, release_at="")
         if not waiting.request.hetjob:
-            chosen, applied = _tuned(waiting, profile, record, desk)
+            chosen, applied = _apply_second_plan(waiting, profile, record, desk)
     except (SlurmError, ValueError) as error:  # the job is good; a plan we cannot make must not hold it
         desk.say(f"not tuned again: {error}")
     if not waiting.release_at:
@@ -192,30 +192,30 @@ def _plan_again(
     return chosen, (*applied, *went), bool(went) and went[0]["error"] is None
 
 
-def _rest_of_array(waiting: HeldJob, desk: SubmitContext) -> tuple[Applied, bool]:
+def _release_rest_of_array(waiting: HeldJob, desk: SubmitContext) -> tuple[Applied, bool]:
     """What still waits of an array of which a task has begun, since its user let that one go, is let go as it is."""
-    record = _patiently(lambda: desk.slurm.job(str(waiting.job_id)), desk)
+    record = _retry_while_unreachable(lambda: desk.slurm.job(str(waiting.job_id)), desk)
     if record is None or record.array_job_id is None or not record.pending or not record.waiting_address:
         return (), False
-    if moved_by_its_user(record, waiting.given, desk.clock.now()):
+    if has_user_changed_start_time(record, waiting.given, desk.clock.now()):
         return (), False
     start = start_action(record.waiting_address, waiting.release_at, "its pre-run found no error that stops it")
     went = _apply_each((start,), desk)
     return went, went[0]["error"] is None
 
 
-def _tuned(
+def _apply_second_plan(
     waiting: HeldJob, profile: ResourceProfile | None, record: JobRecord, desk: SubmitContext
 ) -> tuple[PlacementPlan, Applied]:
     alone = record.array_job_id is None  # tasks of an array would all want the same nodes
     at_once = alone and waiting.release_at == "now" and not any(waiting.request.setting(one) for one in _HELD)
-    known = outlook(desk, starts_now=at_once)
+    known = read_planning_facts(desk, starts_now=at_once)
     seen = replace(known, qos=record.qos, account=record.account)
     second = plan(
         *(waiting.request, profile, desk.slurm.snapshot(), desk.published.health, desk.config, seen),
         before=waiting.plan,
     )
-    updates = retune(waiting.plan, second, waiting.request, record)
+    updates = make_retune_actions(waiting.plan, second, waiting.request, record)
     applied = _apply_each(updates, desk)
     if any(change["error"] for change in applied):
         return waiting.plan, (*applied, *_apply_each(undo(updates, waiting.plan, waiting.request, record), desk))
@@ -228,19 +228,19 @@ def _apply_each(actions: Sequence[SlurmAction], desk: SubmitContext) -> Applied:
     for action in actions:
         error = None
         try:
-            _patiently(partial(desk.slurm.apply, action), desk)
+            _retry_while_unreachable(partial(desk.slurm.apply, action), desk)
         except SlurmError as refused:
             error = str(refused)
-        outcome.append(_shown(action, error))
+        outcome.append(_describe_action(action, error))
     return tuple(outcome)
 
 
-def _shown(action: SlurmAction, error: str | None) -> Mapping[str, str | None]:
+def _describe_action(action: SlurmAction, error: str | None) -> Mapping[str, str | None]:
     shown = {"verb": action.verb.value, "target": action.target, "option": action.key, "new": action.value}
     return {**shown, "reason": action.because, "error": error}
 
 
-def _patiently(ask: Callable[[], T], desk: SubmitContext) -> T:
+def _retry_while_unreachable(ask: Callable[[], T], desk: SubmitContext) -> T:
     """Asks again while the controller does not answer. Only for what may be said twice: reads and updates."""
     for pause in PAUSES_S:
         try:

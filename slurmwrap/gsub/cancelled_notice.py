@@ -35,7 +35,7 @@ def was_cancelled(record: PrerunRecord) -> bool:
     return any(done["verb"] == Verb.CANCEL.value and not done["error"] for done in record.changes)
 
 
-def tell_cancelled(
+def notify_of_cancelled_job(
     waiting: HeldJob,
     record: PrerunRecord,
     *,
@@ -49,8 +49,8 @@ def tell_cancelled(
     `config`: `scontrol show config`."""
     if waiting.job_id is None:
         return
-    text = told(waiting, record)
-    path = output_of(waiting.request, waiting.job_id, user=user, node=node)
+    text = format_cancelled_notice(waiting, record)
+    path = resolve_output_path(waiting.request, waiting.job_id, user=user, node=node)
     try:
         append_lines(path, text)
     except OSError as error:
@@ -60,14 +60,14 @@ def tell_cancelled(
         leave_news(place, News(job_id=waiting.job_id, name=waiting.request.job_name, reason=reason, at=record.at))
     except OSError as error:
         say(f"gsub will not report it: {error}")
-    if wants_mail(waiting.request):
+    if should_mail_failure(waiting.request):
         try:
             _mail(waiting, text, user, config().get("MailProg", ""), say)
         except SlurmError as error:
             say(f"not mailed: {error}")
 
 
-def told(waiting: HeldJob, record: PrerunRecord) -> str:
+def format_cancelled_notice(waiting: HeldJob, record: PrerunRecord) -> str:
     """What stands in the job's output file: what happened, why, what to do."""
     script = waiting.request.script.path
     again = f"gsub --prerun=off {shlex.quote(script)}" if script else "repeat the gsub call with --prerun=off"
@@ -82,7 +82,7 @@ def told(waiting: HeldJob, record: PrerunRecord) -> str:
     return "".join(f"slurmwrap: {visible(line)}\n" for line in lines)
 
 
-def output_of(request: JobRequest, job_id: int, *, user: str, node: str) -> str:
+def resolve_output_path(request: JobRequest, job_id: int, *, user: str, node: str) -> str:
     """Where the job would have written: --output by Slurm's rules. Of an array the file of its first task; `node`
     stands for the one that it would have had."""
     array = request.value("array")
@@ -101,7 +101,7 @@ def output_of(request: JobRequest, job_id: int, *, user: str, node: str) -> str:
     return resolve_output(pattern, record)
 
 
-def wants_mail(request: JobRequest) -> bool:
+def should_mail_failure(request: JobRequest) -> bool:
     """Whether --mail-type asks for failures, and Slurm itself will not report the cancellation."""
     kinds = {kind.strip().upper() for kind in (request.value("mail-type") or "").split(",")}
     return "FAIL" in kinds and not kinds & _BY_SLURM

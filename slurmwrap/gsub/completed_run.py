@@ -18,7 +18,7 @@ _ASKED = 2  # newest submissions about which Slurm is asked, one call each
 _CLOCKS_S = 60.0  # the controller's clock and ours
 
 
-def completed_before(request: JobRequest, desk: SubmitContext, mark: str) -> bool:
+def has_completed_before(request: JobRequest, desk: SubmitContext, mark: str) -> bool:
     """By what is remembered or, for the newest runs whose end nobody has judged yet, by Slurm, which forgets a job
     some minutes after its end (MinJobAge). What Slurm says is remembered."""
     script = sha256_hex(request.script.content)
@@ -29,14 +29,14 @@ def completed_before(request: JobRequest, desk: SubmitContext, mark: str) -> boo
             record = desk.slurm.job(str(job_id))
         except SlurmError:
             return False
-        if record is not None and _completed(record, submitted_at, desk.uid):
+        if record is not None and _is_completed_run(record, submitted_at, desk.uid):
             at = float(record.end_time or desk.clock.now())
             keep(partial(desk.memory.remember_completed, mark, at), desk)
             return True
     return False
 
 
-def _completed(record: JobRecord, submitted_at: float, uid: int) -> bool:
+def _is_completed_run(record: JobRecord, submitted_at: float, uid: int) -> bool:
     """Whether this is the job that was submitted then, and ended well. Of an array it is one task, which says nothing
     of the others; a step that failed behind an exit code of 0 is no success."""
     same = record.uid == uid and record.submit_time >= submitted_at - _CLOCKS_S

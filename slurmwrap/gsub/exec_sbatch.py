@@ -9,8 +9,8 @@ from contextlib import suppress
 
 from slurmwrap.errors import SlurmwrapError
 from slurmwrap.gsub import process_env
-from slurmwrap.sbatch.fast_passthrough import asks_for_nothing, regular_file
-from slurmwrap.slurm.find_sbatch import slurms_own, started_with
+from slurmwrap.sbatch.fast_passthrough import is_certain_passthrough, read_regular_file
+from slurmwrap.slurm.find_sbatch import find_sbatch, make_wrapper_environment
 
 TYPE_CHECKING = False  # typing's own loads re, half of what a call that is passed on costs
 if TYPE_CHECKING:
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
 
 def pass_at_a_glance(words: Sequence[str]) -> None:
     """Does not return where the call is plainly none of ours: this is all that most calls of a site pay for."""
-    if asks_for_nothing(words, os.environ, regular_file):
-        process_env.settle()
+    if is_certain_passthrough(words, os.environ, read_regular_file):
+        process_env.normalize_process()
         with suppress(SlurmwrapError):  # no sbatch to be found: the long way tells
-            become_sbatch(words)
+            exec_sbatch(words)
 
 
-def become_sbatch(words: Sequence[str], stdin: bytes | None = None) -> NoReturn:
+def exec_sbatch(words: Sequence[str], stdin: bytes | None = None) -> NoReturn:
     """Its output, signals and exit code are the user's. `stdin`: what was read of ours already."""
     if stdin is not None:
-        refill(0, stdin)
+        refill_pipe(0, stdin)
     sys.stderr.flush()
-    path = slurms_own(os.environ)
-    process_env.before_exec()
+    path = find_sbatch(os.environ)
+    process_env.restore_signals()
     try:
-        os.execve(path, ["sbatch", *words], started_with(path, os.environ))
+        os.execve(path, ["sbatch", *words], make_wrapper_environment(path, os.environ))
     except OSError as error:  # nothing was submitted
         code = 127 if isinstance(error, FileNotFoundError) else 126
         raise SlurmwrapError(f"{path}: {error.strerror}", exit_code=code) from error
 
 
-def refill(descriptor: int, content: bytes) -> None:
+def refill_pipe(descriptor: int, content: bytes) -> None:
     """A pipe that was read to its end, full again for whoever reads the descriptor next."""
     again = os.memfd_create("script")
     os.write(again, content)

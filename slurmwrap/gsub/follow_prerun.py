@@ -41,26 +41,28 @@ class PrerunSnapshot:
 def follow(directory: Path, job_id: int, desk: SubmitContext, voice: Console) -> Verdict:
     """Returns the verdict; `inconclusive` when the pre-run ended without one. KeyboardInterrupt passes through."""
     view, began, polls = _View(voice), desk.clock.now(), 0
-    state, reason, wanted, ended = "PENDING", "", steps_wanted(directory), 0
+    state, reason, wanted, ended = "PENDING", "", read_wanted_steps(directory), 0
     try:
         while True:
             verdict = read_verdict(directory)
             if verdict is not None:
-                return _told(verdict, voice)
+                return _report_verdict(verdict, voice)
             if polls % _ASK_SLURM_EVERY == 0:
-                state, reason = _state(job_id, desk) or (state, reason)
+                state, reason = _read_prerun_state(job_id, desk) or (state, reason)
                 ended = ended + 1 if state not in LIVE else 0
                 if ended >= _SURE:
-                    return _told(read_verdict(directory) or _without(job_id, state), voice)
+                    return _report_verdict(read_verdict(directory) or _make_missing_verdict(job_id, state), voice)
             seconds = desk.clock.now() - began
-            view.show(seen(state, reason, seconds, read_progress(directory), wanted), desk.clock.now())
+            view.show(take_prerun_snapshot(state, reason, seconds, read_progress(directory), wanted), desk.clock.now())
             polls += 1
             desk.clock.sleep(POLL_S)
     finally:
         voice.progress_done()
 
 
-def seen(state: str, reason: str, waited_s: float, progress: dict[str, Any], wanted: int) -> PrerunSnapshot:
+def take_prerun_snapshot(
+    state: str, reason: str, waited_s: float, progress: dict[str, Any], wanted: int
+) -> PrerunSnapshot:
     """What to show, from Slurm's word and what the supervisor left in progress.json."""
     if state in ("PENDING", "CONFIGURING"):
         waits = "waiting for other jobs" if reason.startswith("Dependency") else "waiting for one GPU"
@@ -74,7 +76,7 @@ def seen(state: str, reason: str, waited_s: float, progress: dict[str, Any], wan
         return PrerunSnapshot(
             stage="ending" if state == "COMPLETING" else "starting", seconds=waited_s, steps_wanted=wanted
         )
-    steps = _whole(progress.get("steps"))
+    steps = _parse_whole_number(progress.get("steps"))
     said = str(progress.get("stage") or "")
     inside = "profiling" if said.startswith("prof") else "stepping" if steps else "running"
     stage = "ending" if state == "COMPLETING" else inside
@@ -96,7 +98,7 @@ def describe(now: PrerunSnapshot, *, bar: bool = False) -> str:
         parts.append(f"({now.reason})")
     if now.stage in ("running", "stepping", "profiling", "ending"):
         counted = f"{now.steps}/{now.steps_wanted} steps" if now.steps <= now.steps_wanted else f"{now.steps} steps"
-        parts.append(f"{_bar(now)} {counted}" if bar else counted)
+        parts.append(f"{_format_progress_bar(now)} {counted}" if bar else counted)
     if now.gpu_percent is not None:
         parts.append(f"GPU {now.gpu_percent:.0f} %")
     return "  ".join(parts)
@@ -122,12 +124,12 @@ class _View:
             self.stage, self.at = now.stage, at
 
 
-def _bar(now: PrerunSnapshot) -> str:
+def _format_progress_bar(now: PrerunSnapshot) -> str:
     full = _BAR if not now.steps_wanted else min(_BAR, round(_BAR * now.steps / now.steps_wanted))
     return f"[{'#' * full}{'-' * (_BAR - full)}]"
 
 
-def _told(verdict: Verdict, voice: Console) -> Verdict:
+def _report_verdict(verdict: Verdict, voice: Console) -> Verdict:
     voice.progress_done()
     steps = f", {verdict.steps} steps" if verdict.steps else ""
     style = {Outcome.PASS: "green", Outcome.FAIL: "red", Outcome.INCONCLUSIVE: "yellow"}[verdict.outcome]
@@ -139,7 +141,7 @@ def _told(verdict: Verdict, voice: Console) -> Verdict:
     return verdict
 
 
-def _state(job_id: int, desk: SubmitContext) -> tuple[str, str] | None:
+def _read_prerun_state(job_id: int, desk: SubmitContext) -> tuple[str, str] | None:
     try:
         record = desk.slurm.job(str(job_id))
     except SlurmError:  # the controller is away: the verdict's file may still come
@@ -147,7 +149,7 @@ def _state(job_id: int, desk: SubmitContext) -> tuple[str, str] | None:
     return ("gone", "") if record is None else (record.state, record.reason)
 
 
-def _without(job_id: int, state: str) -> Verdict:
+def _make_missing_verdict(job_id: int, state: str) -> Verdict:
     return Verdict(
         outcome=Outcome.INCONCLUSIVE,
         layer="supervisor",
@@ -169,12 +171,12 @@ def read_progress(directory: Path) -> dict[str, Any]:
     return _read(directory / "progress.json")
 
 
-def steps_wanted(directory: Path) -> int:
+def read_wanted_steps(directory: Path) -> int:
     """How many steps this trial counts to."""
-    return _whole(_read(directory / "spec.json").get("steps"))
+    return _parse_whole_number(_read(directory / "spec.json").get("steps"))
 
 
-def _whole(value: object) -> int:
+def _parse_whole_number(value: object) -> int:
     return value if isinstance(value, int) else 0
 
 

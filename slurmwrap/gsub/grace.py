@@ -10,7 +10,7 @@ from collections.abc import Callable
 from time import localtime, strftime
 from typing import TYPE_CHECKING
 
-from slurmwrap.gsub.apply_verdict import still_waiting
+from slurmwrap.gsub.apply_verdict import find_waiting_job
 from slurmwrap.gsub.release import start_action
 from slurmwrap.gsub.start_time import is_as_given
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _WORTH = 0.1  # of a grace: less is not worth another update
 
 
-def renew_grace(waiting: HeldJob, grace_s: float, desk: SubmitContext, note: Callable[[float], None]) -> float | None:
+def extend_grace(waiting: HeldJob, grace_s: float, desk: SubmitContext, note: Callable[[float], None]) -> float | None:
     """Moves the job's StartTime; returns it (Unix seconds), or None where the job is left as it is.
 
     A start that its user has moved stays, and so does a job that has started. `note` is told the new time before Slurm
@@ -35,7 +35,7 @@ def renew_grace(waiting: HeldJob, grace_s: float, desk: SubmitContext, note: Cal
     until = own.eligible_time + grace_s
     if until <= desk.clock.now():
         return None
-    record = still_waiting(waiting.job_id, desk, waiting.job)
+    record = find_waiting_job(waiting.job_id, desk, waiting.job)
     if record is None or record.eligible_time is None or until - record.eligible_time < _WORTH * grace_s:
         return None
     if not is_as_given(record.eligible_time, waiting.given, own.eligible_time):

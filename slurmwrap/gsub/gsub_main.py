@@ -26,19 +26,19 @@ from slurmwrap.errors import (
     UsageError,
 )
 from slurmwrap.gsub import process_env
-from slurmwrap.gsub.exec_sbatch import become_sbatch, refill
-from slurmwrap.sbatch.command_line import own_options, words_for_sbatch
-from slurmwrap.sbatch.getopt import Names, names_with
+from slurmwrap.gsub.exec_sbatch import exec_sbatch, refill_pipe
+from slurmwrap.sbatch.command_line import parse_own_options, select_words_for_sbatch
+from slurmwrap.sbatch.getopt import Names, add_plugin_names
 from slurmwrap.sbatch.options import MAKING
 from slurmwrap.sbatch.parse import parse_request
 from slurmwrap.sbatch.passthrough import (
-    inside_prerun,
+    find_passthrough_reason,
+    find_prerun_reason,
+    find_site_reason,
+    find_switch_off_reason,
+    is_switched_on,
     open_file,
-    passthrough_reason,
-    says_yes,
-    site_reason,
-    switched_off,
-    without_outer_job,
+    remove_outer_job,
 )
 from slurmwrap.sbatch.request import JobRequest
 
@@ -90,16 +90,16 @@ pre-runs. sbatch's own options stand above.
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The entry point; returns the exit code (slurmwrap/errors.py lists them)."""
-    process_env.settle()
+    process_env.normalize_process()
     words = list(sys.argv[1:] if argv is None else argv)
     voice = Console.of_terminal("gsub")
     try:
-        return process_env.ended_by(_main(words, voice))
+        return process_env.end_by_exit_code(_run_gsub(words, voice))
     except SlurmwrapError as error:
         voice.error(error)
         return error.exit_code
     except KeyboardInterrupt:
-        process_env.interrupted()
+        process_env.end_by_interrupt()
     except Exception as error:  # after sbatch was called: nothing is submitted again
         voice.fault(error)
         voice.say("it is not known how far the submission came")
@@ -107,53 +107,55 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 70
 
 
-def _main(words: list[str], voice: Console) -> int:
+def _run_gsub(words: list[str], voice: Console) -> int:
     environ, stdin = dict(os.environ), _Stdin()
     if "SLURMWRAP_COMPLETE" in environ and not words:
         from slurmwrap.gsub.recent_runs import print_recent
 
         return print_recent(environ)
-    off = switched_off(environ)
+    off = find_switch_off_reason(environ)
     if words[:1] == ["new"]:
         from slurmwrap.gsub import new_script
 
-        if new_script.wanted(words, environ):
-            return new_script.new(words[1:], environ, voice)
-    if off and not _says_own(words, environ):
-        return become_sbatch(words)
+        if new_script.is_new_command(words, environ):
+            return new_script.write_new_script(words[1:], environ, voice)
+    if off and not _has_gsub_option(words, environ):
+        return exec_sbatch(words)
     try:
         here = os.getcwd()
     except OSError:  # the directory is gone: sbatch has words and an exit code for that
-        return _unchanged(words, stdin)
-    if _wants_template(words):
-        from slurmwrap.gsub.new_script import from_template
+        return _pass_unchanged(words, stdin)
+    if _has_template_option(words):
+        from slurmwrap.gsub.new_script import make_from_template
 
-        made = from_template(words, environ, voice)
+        made = make_from_template(words, environ, voice)
         if made is None:
             return 0
         words, stdin.content = made.words, made.content
     try:
-        request = _parsed(words, environ, here, stdin)
+        request = _parse_call(words, environ, here, stdin)
     except (UsageError, ScriptError) as error:
         ours = isinstance(error, UsageError) and error.hint  # one of our own options is concerned
-        if ours or _submits_nothing(words, environ):
+        if ours or _is_only_shown(words, environ):
             raise
-        return _unchanged(words, stdin)  # sbatch says it best itself
+        return _pass_unchanged(words, stdin)  # sbatch says it best itself
     except Exception as error:
-        return _after_fault(error, _submits_nothing(words, environ), words, voice, stdin)
+        return _fall_back_after_fault(error, _is_only_shown(words, environ), words, voice, stdin)
     asked = next((s.option for s in request.settings if s.option in ("help", "usage", "version")), None)
     if asked and not off:
-        from slurmwrap.gsub.help_output import answer
+        from slurmwrap.gsub.help_output import run_help_of_sbatch
 
-        return answer(words_for_sbatch(words), asked, HELP)
-    reason = off or inside_prerun(environ) or passthrough_reason(request, at_terminal=process_env.is_at_terminal())
+        return run_help_of_sbatch(select_words_for_sbatch(words), asked, HELP)
+    reason = (
+        off or find_prerun_reason(environ) or find_passthrough_reason(request, at_terminal=process_env.is_at_terminal())
+    )
     timing.reached("parse")
     if reason is None:
-        return _submit(words, request, without_outer_job(environ), voice, stdin)
+        return _submit(words, request, remove_outer_job(environ), voice, stdin)
     return _pass(reason, words, request, voice, stdin)
 
 
-def _parsed(words: Sequence[str], environ: Mapping[str, str], here: str, stdin: _Stdin) -> JobRequest:
+def _parse_call(words: Sequence[str], environ: Mapping[str, str], here: str, stdin: _Stdin) -> JobRequest:
     """Read by our table of sbatch's options; only for one that it lacks sbatch is asked what site plugins add."""
     script = b""
 
@@ -168,25 +170,25 @@ def _parsed(words: Sequence[str], environ: Mapping[str, str], here: str, stdin: 
     try:
         return parsed()
     except UnknownOption:
-        from slurmwrap.slurm.plugin_options import PluginOptions, directive_words
+        from slurmwrap.slurm.plugin_options import PluginOptions, list_directive_words
 
         plugins = PluginOptions(environ)
         if not plugins.names:
             raise
     with suppress(UsageError, ScriptError):  # with the options of the command line known the script is found and read
         parsed(plugins.used_in(words))
-    return parsed(plugins.used_in((*words, *directive_words(script or stdin.content or b""))))
+    return parsed(plugins.used_in((*words, *list_directive_words(script or stdin.content or b""))))
 
 
 def _pass(reason: str, words: list[str], request: JobRequest, voice: Console, stdin: _Stdin) -> int:
     """The call is not for us. Silent, unless the user asked to be shown something."""
     if request.own.dry_run:
-        _refuse_json_of_dry_run(request)
+        _reject_json_of_dry_run(request)
         sys.stdout.buffer.write(request.script.content)
         voice.say(f"{reason} Nothing is changed, nothing submitted.")
         return 0
     if request.own.prerun == "only":
-        return _no_prerun(reason, request)
+        return _report_no_prerun(reason, request)
     if request.own.json:
         raise UsageError(
             f"--json: this call goes to sbatch unchanged, which prints no JSON. {reason}",
@@ -194,18 +196,18 @@ def _pass(reason: str, words: list[str], request: JobRequest, voice: Console, st
         )
     if request.own.explain:
         voice.say(f"{reason} Submitted unchanged.")
-    return _unchanged(words, stdin, names_with(request.plugin_options))
+    return _pass_unchanged(words, stdin, add_plugin_names(request.plugin_options))
 
 
 def _submit(words: list[str], request: JobRequest, environ: Mapping[str, str], voice: Console, stdin: _Stdin) -> int:
     """The loop; whatever of ours fails before sbatch was called leaves a plain submission."""
     nothing = request.own.dry_run or request.own.prerun == "only"
-    _refuse_json_of_dry_run(request)
+    _reject_json_of_dry_run(request)
     try:
         config = configuration.load(environ)
-        reason = site_reason(request, config.submit, _user_name() if config.submit.pass_users else "")
+        reason = find_site_reason(request, config.submit, _get_user_name() if config.submit.pass_users else "")
     except Exception as error:
-        return _after_fault(error, nothing, words, voice, stdin)
+        return _fall_back_after_fault(error, nothing, words, voice, stdin)
     if reason is not None:
         return _pass(reason, words, request, voice, stdin)
     try:
@@ -231,29 +233,29 @@ def _submit(words: list[str], request: JobRequest, environ: Mapping[str, str], v
     except (RefusedError, PrerunFailed, ScriptError, UsageError, NoSlurmConf):
         raise
     except Exception as error:
-        return _after_fault(error, nothing, words, voice, stdin)
+        return _fall_back_after_fault(error, nothing, words, voice, stdin)
     return submit.run(prepared, desk, voice)
 
 
-def _refuse_json_of_dry_run(request: JobRequest) -> None:
+def _reject_json_of_dry_run(request: JobRequest) -> None:
     if request.own.json and request.own.dry_run:
         raise UsageError("--json: --dry-run prints a batch script", hint="Leave out one of the two.")
 
 
-def _after_fault(error: Exception, nothing: bool, words: Sequence[str], voice: Console, stdin: _Stdin) -> int:
+def _fall_back_after_fault(error: Exception, nothing: bool, words: Sequence[str], voice: Console, stdin: _Stdin) -> int:
     """Something of ours failed before sbatch was called: the user gets a plain submission, or `nothing` as asked."""
     silent = isinstance(error, SlurmUnreachable)
     if silent and not nothing:
         voice.say(f"Slurm did not answer ({error}); the job is handed to sbatch unchanged")
-        return _unchanged(words, stdin)
+        return _pass_unchanged(words, stdin)
     voice.fault(error)
     if nothing:
         raise SlurmwrapError("nothing was submitted") from error
     voice.say("the job is handed to sbatch unchanged")
-    return _unchanged(words, stdin)
+    return _pass_unchanged(words, stdin)
 
 
-def _user_name() -> str:
+def _get_user_name() -> str:
     import pwd
 
     try:
@@ -262,34 +264,34 @@ def _user_name() -> str:
         return str(os.getuid())
 
 
-def _no_prerun(reason: str, request: JobRequest) -> int:
+def _report_no_prerun(reason: str, request: JobRequest) -> int:
     """--prerun=only for a call that is not for us: its verdict is that nothing is proven."""
-    from slurmwrap.gsub.verdict_output import nothing_proven, print_alone
+    from slurmwrap.gsub.verdict_output import make_unproven_verdict, print_alone
 
-    return print_alone(nothing_proven(f"no pre-run: {reason}"), request.own.json)
+    return print_alone(make_unproven_verdict(f"no pre-run: {reason}"), request.own.json)
 
 
-def _submits_nothing(words: Sequence[str], environ: Mapping[str, str]) -> bool:
+def _is_only_shown(words: Sequence[str], environ: Mapping[str, str]) -> bool:
     """Whether the call asks only to be shown or tried: then it must not reach sbatch, whatever is wrong with it."""
-    if environ.get("GSUB_PRERUN") == "only" or says_yes(environ, "GSUB_DRY_RUN"):
+    if environ.get("GSUB_PRERUN") == "only" or is_switched_on(environ, "GSUB_DRY_RUN"):
         return True
-    return any(one.option in ("dry-run", "prerun") and one.value in (None, "only") for one in own_options(words))
+    return any(one.option in ("dry-run", "prerun") and one.value in (None, "only") for one in parse_own_options(words))
 
 
-def _wants_template(words: Sequence[str]) -> bool:
+def _has_template_option(words: Sequence[str]) -> bool:
     """Whether the script is to be made (sbatch/launch_templates.py): the program's own arguments do not count."""
     said = any(word.startswith(("--template", "--values")) for word in words)
-    return said and any(one.option in MAKING for one in own_options(words))
+    return said and any(one.option in MAKING for one in parse_own_options(words))
 
 
-def _says_own(words: Sequence[str], environ: Mapping[str, str]) -> bool:
+def _has_gsub_option(words: Sequence[str], environ: Mapping[str, str]) -> bool:
     """Whether the call has one of our own options: then it is read although gsub is switched off."""
-    return bool(own_options(words)) or _submits_nothing(words, environ)
+    return bool(parse_own_options(words)) or _is_only_shown(words, environ)
 
 
-def _unchanged(words: Sequence[str], stdin: _Stdin, names: Names | None = None) -> int:
+def _pass_unchanged(words: Sequence[str], stdin: _Stdin, names: Names | None = None) -> int:
     """Hands the call to sbatch as it came, without gsub's own options."""
-    return become_sbatch(words_for_sbatch(words, names), stdin.content)
+    return exec_sbatch(select_words_for_sbatch(words, names), stdin.content)
 
 
 def _read_script(path: str) -> bytes:
@@ -299,7 +301,7 @@ def _read_script(path: str) -> bytes:
         content = file.read()
     descriptor = open_file(path)
     if descriptor is not None:
-        refill(descriptor, content)
+        refill_pipe(descriptor, content)
     return content
 
 

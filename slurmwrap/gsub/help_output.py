@@ -9,20 +9,20 @@ from collections.abc import Sequence
 from slurmwrap import __version__
 from slurmwrap.errors import SlurmwrapError
 from slurmwrap.gsub import process_env
-from slurmwrap.slurm.find_sbatch import slurms_own, started_with
+from slurmwrap.slurm.find_sbatch import find_sbatch, make_wrapper_environment
 
 _USAGE = "gsub [sbatch's options] [gsub's options] SCRIPT [ARGUMENTS]; gsub --help tells its own\n"
 
 
-def answer(words: Sequence[str], option: str, about_us: str) -> int:
+def run_help_of_sbatch(words: Sequence[str], option: str, about_us: str) -> int:
     """sbatch's exit code. Of ours nothing is said about --usage and --version on stdout: programs read it."""
     try:
         code = _ask_sbatch(words)
     except SlurmwrapError:
-        _say_ours(option, about_us)
+        _print_gsub_help(option, about_us)
         raise
     if code == 0 or option == "help":  # where Slurm is not set up one may still ask what gsub is
-        _say_ours(option, about_us)
+        _print_gsub_help(option, about_us)
     return code
 
 
@@ -30,15 +30,15 @@ def _ask_sbatch(words: Sequence[str]) -> int:
     """Its output goes where ours does."""
     from signal import SIGPIPE, SIGXFSZ
 
-    program = slurms_own(os.environ)
-    environ = started_with(program, os.environ)
+    program = find_sbatch(os.environ)
+    environ = make_wrapper_environment(program, os.environ)
     child = os.posix_spawn(program, ["sbatch", *words], environ, setsigdef=(SIGPIPE, SIGXFSZ))
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def _say_ours(option: str, about_us: str) -> None:
+def _print_gsub_help(option: str, about_us: str) -> None:
     if option == "help":
-        process_env.say("\n" + about_us)
+        process_env.write_stdout("\n" + about_us)
     elif option == "usage":
         sys.stderr.write(_USAGE)
     else:

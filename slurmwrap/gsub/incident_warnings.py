@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 STALE_S = 1800.0  # the reconciler publishes every five minutes: older word is of one that no longer runs
 
 
-def warnings(
+def find_incident_warnings(
     published: Published,
     request: JobRequest,
     plan: PlacementPlan,
@@ -34,7 +34,7 @@ def warnings(
     if now > published.at + STALE_S:
         return ()
     hits = (one for one in published.incidents if _may_hit(one, request, plan, inputs, snapshot))
-    return tuple(Finding(severity=Severity.WARNING, message=_told(one, now)) for one in hits)
+    return tuple(Finding(severity=Severity.WARNING, message=_describe_incident(one, now)) for one in hits)
 
 
 def _may_hit(
@@ -42,13 +42,13 @@ def _may_hit(
 ) -> bool:
     kind, _, what = one.scope.partition(" ")
     if kind == "path":
-        return bool(what) and any(path == what or path.startswith(f"{what}/") for path in _paths(request, inputs))
+        return bool(what) and any(path == what or path.startswith(f"{what}/") for path in _list_paths(request, inputs))
     if kind == "switch":
         return _may_be_below(what, request, plan, snapshot)
     return kind in ("cluster", "host")
 
 
-def _paths(request: JobRequest, inputs: Sequence[str]) -> set[str]:
+def _list_paths(request: JobRequest, inputs: Sequence[str]) -> set[str]:
     named = (request.chdir, request.script.path or request.chdir, *inputs)
     return {posixpath.normpath(posixpath.join(request.chdir, path)) for path in named}
 
@@ -60,19 +60,19 @@ def _may_be_below(switch: str, request: JobRequest, plan: PlacementPlan, snapsho
     wanted = set((request.value("partition") or snapshot.default_partition).split(","))
     if below and any(wanted):
         below = {node.name for node in snapshot.nodes if node.name in below and wanted & set(node.partitions)}
-    below -= _nodes(request, "exclude")
-    asked = _nodes(request, "nodelist") or set(plan.candidates)
+    below -= _expand_node_option(request, "exclude")
+    asked = _expand_node_option(request, "nodelist") or set(plan.candidates)
     return bool(below & asked) if asked else bool(below)
 
 
-def _nodes(request: JobRequest, option: str) -> set[str]:
+def _expand_node_option(request: JobRequest, option: str) -> set[str]:
     try:
         return set(expand(request.value(option) or ""))
     except ValueError:  # a file of names, or what sbatch will refuse
         return set()
 
 
-def _told(one: OpenIncident, now: float) -> str:
+def _describe_incident(one: OpenIncident, now: float) -> str:
     kind, _, what = one.scope.partition(" ")
     where = {"path": f" on {what}", "switch": f" below switch {what}", "host": " with a host outside"}.get(kind, "")
     clock = "%H:%M" if now - one.since < 12 * 3600 else "%Y-%m-%d %H:%M"

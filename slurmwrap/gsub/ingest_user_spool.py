@@ -11,7 +11,7 @@ from pathlib import Path
 from slurmwrap.config import Config
 from slurmwrap.console import Console
 from slurmwrap.errors import StoreError
-from slurmwrap.host.lock import held
+from slurmwrap.host.lock import hold_exclusive_lock
 from slurmwrap.reconcile import SlurmJobs, ingest
 from slurmwrap.reconcile.wire_adapters import user_edges
 from slurmwrap.slurm.commands import SlurmCommands
@@ -19,7 +19,7 @@ from slurmwrap.store.database import Database
 from slurmwrap.store.user_state_files import DATABASE
 
 
-def catch_up(config: Config, slurm: SlurmCommands, voice: Console, state: Path) -> bool:
+def ingest_user_spool(config: Config, slurm: SlurmCommands, voice: Console, state: Path) -> bool:
     """Empties the user's own spool into his database; judges nothing, acts on nothing.
 
     False when the lock cannot be had: somebody else is doing this work now, which is no fault.
@@ -27,7 +27,7 @@ def catch_up(config: Config, slurm: SlurmCommands, voice: Console, state: Path) 
     database = state / DATABASE
     with ExitStack() as stack:
         try:
-            stack.enter_context(held(database.with_suffix(".lock"), "another reconciler"))
+            stack.enter_context(hold_exclusive_lock(database.with_suffix(".lock"), "another reconciler"))
         except StoreError:
             return False
         store = stack.enter_context(Database.open(database))

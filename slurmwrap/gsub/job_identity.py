@@ -40,12 +40,12 @@ class JobIdentity:
         return late or (bool(record.name) and record.name != self.prerun)
 
 
-def submitted_job(request: JobRequest, before: float) -> JobIdentity:
+def make_job_identity(request: JobRequest, before: float) -> JobIdentity:
     """The job that was made of `request`."""
     return JobIdentity(name=request.job_name, prerun=request.prerun_name, work_dir=request.chdir, before=before)
 
 
-def submitted_from(plain: object) -> JobIdentity | None:
+def read_job_identity(plain: object) -> JobIdentity | None:
     """What `asdict` made of it; None for anything else, as an earlier version left it."""
     try:
         return JobIdentity(**plain)  # type: ignore[arg-type]

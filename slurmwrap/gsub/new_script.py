@@ -16,21 +16,21 @@ from slurmwrap.console import Console
 from slurmwrap.errors import ScriptError, SlurmError, SlurmwrapError, UnknownOption, UsageError
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.gsub import process_env
-from slurmwrap.gsub.prefetch import slurm_of
-from slurmwrap.gsub.script_templates import places, rendered, template, templates
+from slurmwrap.gsub.prefetch import make_slurm_commands
+from slurmwrap.gsub.script_templates import find_templates, get_template, list_template_folders, render_template
 from slurmwrap.model.node import Snapshot
-from slurmwrap.sbatch.command_line import CommandLine, own_options, split_command_line
-from slurmwrap.sbatch.getopt import names_for
+from slurmwrap.sbatch.command_line import CommandLine, parse_own_options, split_command_line
+from slurmwrap.sbatch.getopt import build_names
 from slurmwrap.sbatch.launch_templates import (
     JobLayout,
     NodeKind,
+    build_template_variables,
     check_options,
     check_room,
-    context,
-    layout_of,
-    quoted,
-    summary,
-    words_of_submission,
+    compute_job_layout,
+    format_layout_summary,
+    list_submission_words,
+    quote_for_bash,
 )
 from slurmwrap.sbatch.options import OWN_BY_NAME, SbatchOption
 from slurmwrap.sbatch.parse import parse_request
@@ -62,37 +62,37 @@ class Made:
     request: JobRequest
 
 
-def wanted(words: Sequence[str], environ: Mapping[str, str]) -> bool:
+def is_new_command(words: Sequence[str], environ: Mapping[str, str]) -> bool:
     """Whether `gsub new …` is this command. A script called new in the working directory is that script, as with
     sbatch; one on PATH is, unless the words behind it are ours."""
     if words[:1] != ["new"] or os.path.exists("new"):  # noqa: PTH110
         return False
     rest = list(words[1:])
-    ours = rest in (["--list"], ["--help"], ["-h"]) or any(one.option == "template" for one in own_options(rest))
+    ours = rest in (["--list"], ["--help"], ["-h"]) or any(one.option == "template" for one in parse_own_options(rest))
     folders = [folder for folder in environ.get("PATH", "").split(":") if folder]
     on_path = any(os.path.isfile(f"{folder}/new") for folder in folders)  # noqa: PTH113 - Path's raises
     as_gsub = Path(sys.argv[0]).name != "sbatch"  # there the real one's words are wanted
     return ours or (as_gsub and not on_path)
 
 
-def new(words: Sequence[str], environ: Mapping[str, str], voice: Console) -> int:
+def write_new_script(words: Sequence[str], environ: Mapping[str, str], voice: Console) -> int:
     """Writes the script. `words`: what follows `gsub new`."""
     if not words:
         sys.stderr.write(HELP)
         return UsageError.exit_code
     if list(words) in (["--help"], ["-h"]):
-        process_env.say(HELP)
+        process_env.write_stdout(HELP)
         return 0
-    if list(words) == ["--list"] or _lists(words):
+    if list(words) == ["--list"] or _has_template_list_option(words):
         return show_list(configuration.load(environ), environ)
-    if not any(one.option == "template" for one in own_options(words)):
-        names = ", ".join(sorted(templates(places(configuration.load(environ), environ))))
+    if not any(one.option == "template" for one in parse_own_options(words)):
+        names = ", ".join(sorted(find_templates(list_template_folders(configuration.load(environ), environ))))
         raise UsageError(
             "gsub new needs a template: gsub new --template NAME PROGRAM",
-            hint=f"For instance: gsub new --template {_example(words)}. "
+            hint=f"For instance: gsub new --template {_format_example_call(words)}. "
             f"NAME is one of {names}; gsub new --list explains them.",
         )
-    words, file = _without_file(words)
+    words, file = _split_output_file(words)
     made = make(words, environ, voice)
     for note in made.notes:
         voice.say(note)
@@ -101,22 +101,22 @@ def new(words: Sequence[str], environ: Mapping[str, str], voice: Console) -> int
         return 0
     path = Path(file or f"{Path(made.request.script.word or 'job').name.removesuffix('.py')}.sbatch")
     _write(path, made.content)
-    process_env.say(f"Wrote {path}. {made.summary}\nRead it, then: gsub {quoted(str(path))}\n")
+    process_env.write_stdout(f"Wrote {path}. {made.summary}\nRead it, then: gsub {quote_for_bash(str(path))}\n")
     return 0
 
 
-def _example(words: Sequence[str]) -> str:
+def _format_example_call(words: Sequence[str]) -> str:
     """The call as it was probably meant."""
-    return " ".join(["torchrun", *(quoted(word) for word in words)]) if words else "torchrun -G 8 train.py"
+    return " ".join(["torchrun", *(quote_for_bash(word) for word in words)]) if words else "torchrun -G 8 train.py"
 
 
-def from_template(words: Sequence[str], environ: Mapping[str, str], voice: Console) -> Made | None:
+def make_from_template(words: Sequence[str], environ: Mapping[str, str], voice: Console) -> Made | None:
     """What `gsub --template NAME …` submits; None where the templates were asked for, and told."""
-    if _lists(words):
+    if _has_template_list_option(words):
         show_list(configuration.load(environ), environ)
         return None
     made = make(words, environ, voice)
-    quiet = any(made.request.setting(option) for option in ("quiet", "parsable")) or process_env.reads_one_stream()
+    quiet = any(made.request.setting(option) for option in ("quiet", "parsable")) or process_env.is_one_stream()
     for note in () if quiet else (made.summary, *made.notes):
         voice.say(note)
     return made
@@ -130,8 +130,8 @@ def make(words: Sequence[str], environ: Mapping[str, str], voice: Console) -> Ma
     name = request.own.template
     if name is None:
         raise UsageError("--values is for --template=array")
-    folders = places(config, environ)
-    found = template(name, folders)
+    folders = list_template_folders(config, environ)
+    found = get_template(name, folders)
     check_options(request)
     if command.script is None:
         raise UsageError(
@@ -139,34 +139,34 @@ def make(words: Sequence[str], environ: Mapping[str, str], voice: Console) -> Ma
         )
     if request.own.values is not None and found.tasks != "one":
         raise UsageError(f"--values is for --template=array, not for {name}")
-    _checked_program(command.script, request)
-    snapshot, unknown = _snapshot(config, environ, voice)
-    kinds = _kinds(snapshot, request)
-    layout = layout_of(request.shape, found.tasks, kinds)
+    _check_program(command.script, request)
+    snapshot, unknown = _read_snapshot(config, environ, voice)
+    kinds = _list_node_kinds(snapshot, request)
+    layout = compute_job_layout(request.shape, found.tasks, kinds)
     check_room(layout, kinds, request.value("partition") or snapshot.default_partition)
-    content = rendered(found, context(command, request, layout, name, found.tasks), folders)
+    content = render_template(found, build_template_variables(command, request, layout, name, found.tasks), folders)
     return Made(
         content=content,
-        words=words_of_submission(command, environ),
+        words=list_submission_words(command, environ),
         layout=layout,
-        summary=summary(name, layout),
-        notes=(*unknown, *_notes(command, found.origin, str(found.path))),
+        summary=format_layout_summary(name, layout),
+        notes=(*unknown, *_list_script_notes(command, found.origin, str(found.path))),
         request=request,
     )
 
 
 def show_list(config: Config, environ: Mapping[str, str]) -> int:
     """The templates, one line each."""
-    found = templates(places(config, environ)).values()
+    found = find_templates(list_template_folders(config, environ)).values()
     width = max(len(one.name) for one in found)
     for one in found:
         whose = "" if one.origin == "shipped" else f" ({one.origin}: {one.path})"
-        process_env.say(f"{one.name:{width}}  {one.about}{whose}\n")
+        process_env.write_stdout(f"{one.name:{width}}  {one.about}{whose}\n")
     return 0
 
 
-def _lists(words: Sequence[str]) -> bool:
-    return any(one.option == "template" and one.value == "list" for one in own_options(words))
+def _has_template_list_option(words: Sequence[str]) -> bool:
+    return any(one.option == "template" and one.value == "list" for one in parse_own_options(words))
 
 
 def _read(words: Sequence[str], environ: Mapping[str, str]) -> tuple[CommandLine, JobRequest]:
@@ -177,7 +177,7 @@ def _read(words: Sequence[str], environ: Mapping[str, str]) -> tuple[CommandLine
             words, environ=environ, cwd=str(Path.cwd()), read_script=lambda _: b"#!/bin/sh\n",
             read_stdin=lambda: b"#!/bin/sh\n", extra=extra,
         )  # fmt: skip
-        return split_command_line(words, names_for(extra=extra)), request
+        return split_command_line(words, build_names(extra=extra)), request
 
     try:
         return read()
@@ -190,7 +190,7 @@ def _read(words: Sequence[str], environ: Mapping[str, str]) -> tuple[CommandLine
         return read(plugins.used_in(words))
 
 
-def _without_file(words: Sequence[str]) -> tuple[list[str], str]:
+def _split_output_file(words: Sequence[str]) -> tuple[list[str], str]:
     """(the words without -o FILE, FILE)."""
     files = [one for one in split_command_line(words).given if one.option == "output" and words[one.word][:2] != "--"]
     if not files:
@@ -204,7 +204,7 @@ def _without_file(words: Sequence[str]) -> tuple[list[str], str]:
     return [word for at, word in enumerate(words) if at not in gone], last
 
 
-def _checked_program(program: str, request: JobRequest) -> None:
+def _check_program(program: str, request: JobRequest) -> None:
     """It is there, and it is no batch script. A directory that this host does not see is not looked into."""
     folder = Path(request.chdir)
     path = folder / program
@@ -213,16 +213,18 @@ def _checked_program(program: str, request: JobRequest) -> None:
     if path.is_dir():
         raise ScriptError(f"{program} is a directory", hint="Name the program in it.")
     if not path.exists():
-        raise ScriptError(f"{program}: no such file in {folder}", hint=_near(path))
-    if b"\n#SBATCH" in _head(path):
-        raise ScriptError(f"{program} is a batch script already", hint=f"Submit it as it is: gsub {quoted(program)}")
+        raise ScriptError(f"{program}: no such file in {folder}", hint=_suggest_path(path))
+    if b"\n#SBATCH" in _read_head(path):
+        raise ScriptError(
+            f"{program} is a batch script already", hint=f"Submit it as it is: gsub {quote_for_bash(program)}"
+        )
     if not program.endswith(".py") and not os.access(path, os.X_OK):
         raise ScriptError(
-            f"{program} is no Python program (.py) and may not be executed", hint=f"chmod +x {quoted(program)}"
+            f"{program} is no Python program (.py) and may not be executed", hint=f"chmod +x {quote_for_bash(program)}"
         )
 
 
-def _near(path: Path) -> str:
+def _suggest_path(path: Path) -> str:
     from difflib import get_close_matches
 
     try:
@@ -233,7 +235,7 @@ def _near(path: Path) -> str:
     return f"Did you mean {near[0]}?" if near else ""
 
 
-def _head(path: Path) -> bytes:
+def _read_head(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
             return file.read(1 << 14)
@@ -241,16 +243,16 @@ def _head(path: Path) -> bytes:
         return b""
 
 
-def _snapshot(config: Config, environ: Mapping[str, str], voice: Console) -> tuple[Snapshot, tuple[str, ...]]:
+def _read_snapshot(config: Config, environ: Mapping[str, str], voice: Console) -> tuple[Snapshot, tuple[str, ...]]:
     """What Slurm says of its nodes, or none of them and a remark."""
     try:
-        return slurm_of(config, environ, voice).snapshot(), ()
+        return make_slurm_commands(config, environ, voice).snapshot(), ()
     except SlurmError as error:
         note = f"Slurm could not be asked what its nodes are like: {error}"
         return Snapshot(taken_at=0.0, nodes=()), (note,)
 
 
-def _kinds(snapshot: Snapshot, request: JobRequest) -> tuple[NodeKind, ...]:
+def _list_node_kinds(snapshot: Snapshot, request: JobRequest) -> tuple[NodeKind, ...]:
     """The nodes of the job's partitions that have GPUs of its type, by what one has."""
     named = (request.value("partition") or snapshot.default_partition).split(",")
     most = min((p.max_cpus_per_node for p in snapshot.partitions if p.name in named and p.max_cpus_per_node), default=0)
@@ -264,7 +266,7 @@ def _kinds(snapshot: Snapshot, request: JobRequest) -> tuple[NodeKind, ...]:
     return tuple(NodeKind(count=count, gpus=gpus, cpus=cpus) for (gpus, cpus), count in sorted(counts.items()))
 
 
-def _notes(command: CommandLine, origin: str, path: str) -> list[str]:
+def _list_script_notes(command: CommandLine, origin: str, path: str) -> list[str]:
     """What may not be as it was meant."""
     misplaced = [word for word in command.args if word.partition("=")[0].removeprefix("--") in OWN_BY_NAME]
     misplaced = [word for word in misplaced if word.startswith("--")]

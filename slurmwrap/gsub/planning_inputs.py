@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 PICK_PAUSE_S = 60.0
 
 
-def outlook(desk: SubmitContext, *, starts_now: bool) -> PlanningFacts:
+def read_planning_facts(desk: SubmitContext, *, starts_now: bool) -> PlanningFacts:
     """The outlook of a job. `starts_now`: it is eligible as soon as Slurm has it.
 
     Firm things are for where the reconciler runs and will hear of the job: else nobody would loosen them.

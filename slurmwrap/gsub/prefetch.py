@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from slurmwrap.slurm.response_cache import ResponseCache
 
 
-def slurm_of(
+def make_slurm_commands(
     config: Config, environ: Mapping[str, str], voice: Console, kept: ResponseCache | None = None
 ) -> SlurmCommands:
     """Slurm by its commands, as the configuration says."""
@@ -26,6 +26,6 @@ def ask(config: Config, environ: Mapping[str, str], voice: Console) -> SlurmComm
     """The same with the reads of its first snapshot begun, as far as no call before this one has their answers."""
     from slurmwrap.slurm.response_cache import ResponseCache
 
-    slurm = slurm_of(config, environ, voice, ResponseCache(environ, config.submit.snapshot_kept_s))
+    slurm = make_slurm_commands(config, environ, voice, ResponseCache(environ, config.submit.snapshot_kept_s))
     slurm.begin_snapshot()
     return slurm

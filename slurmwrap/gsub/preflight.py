@@ -27,36 +27,38 @@ _MAY_JOIN = frozenset(("CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE", "FUTURE"))  # 
 _SHOWN = 2  # different errors
 
 
-def blocked_inputs(inputs: Sequence[str], desk: SubmitContext) -> list[RefusedError]:
+def find_blocked_inputs(inputs: Sequence[str], desk: SubmitContext) -> list[RefusedError]:
     """One refusal per input whose content is blocked for this user or for everybody."""
-    blocked = _in_force(desk)
+    blocked = _list_blocks_in_force(desk)
     if not blocked:
         return []
     found = [(path, blocked.get(desk.trials.digest(path) or "")) for path in inputs]
-    return [_blocked(path, block, desk) for path, block in found if block is not None]
+    return [_make_block_refusal(path, block, desk) for path, block in found if block is not None]
 
 
-def repeated(request: JobRequest, inputs: Sequence[str], desk: SubmitContext, mark: str) -> list[RefusedError]:
+def find_repeated_failures(
+    request: JobRequest, inputs: Sequence[str], desk: SubmitContext, mark: str
+) -> list[RefusedError]:
     """A refusal when the very same failed twice, and nothing changed since that could have fixed it.
 
     `mark`: its fingerprint: the same script, code, arguments, options and environment.
     """
     failures = desk.memory.failures(sha256_hex(request.script.content), mark)
     if len(failures) >= _TIMES:
-        from slurmwrap.gsub.unchanged import standing
+        from slurmwrap.gsub.unchanged import select_unfixed_failures
 
-        failures = standing(failures, _surroundings(request, inputs, desk))
+        failures = select_unfixed_failures(failures, _build_surroundings(request, inputs, desk))
     if len(failures) < _TIMES:
         return []
     return [
         RefusedError(
-            f"this script failed {_times(len(failures))}, unchanged, with: {_errors(failures)}",
+            f"this script failed {_format_times(len(failures))}, unchanged, with: {_format_errors(failures)}",
             hint="Fix it, or submit it anyway with --force.",
         )
     ]
 
 
-def impossible(request: JobRequest, snapshot: Snapshot) -> list[RefusedError]:
+def find_impossible_request(request: JobRequest, snapshot: Snapshot) -> list[RefusedError]:
     """A refusal for more nodes than each of the job's partitions has, drained ones and those of a cloud counted: Slurm
     takes such a job and lets it wait for ever (EnforcePartLimits=NO, slurm.conf(5)). Where nodes may join while Slurm
     runs, nothing is certain."""
@@ -77,7 +79,7 @@ def impossible(request: JobRequest, snapshot: Snapshot) -> list[RefusedError]:
     ]
 
 
-def _surroundings(request: JobRequest, inputs: Sequence[str], desk: SubmitContext) -> Surroundings:
+def _build_surroundings(request: JobRequest, inputs: Sequence[str], desk: SubmitContext) -> Surroundings:
     from slurmwrap.gsub.unchanged import Surroundings
 
     return Surroundings(
@@ -91,11 +93,11 @@ def _surroundings(request: JobRequest, inputs: Sequence[str], desk: SubmitContex
     )
 
 
-def _times(count: int) -> str:
+def _format_times(count: int) -> str:
     return "twice" if count == _TIMES else f"{count} times"
 
 
-def _errors(failures: Sequence[PastFailure]) -> str:
+def _format_errors(failures: Sequence[PastFailure]) -> str:
     """Each different error once, newest first, with the newest job that ended so."""
     newest: dict[str, PastFailure] = {}
     for failure in failures:
@@ -106,22 +108,22 @@ def _errors(failures: Sequence[PastFailure]) -> str:
     return "; before that: ".join(told[:_SHOWN])
 
 
-def _in_force(desk: SubmitContext) -> dict[str, BlockedInput]:
+def _list_blocks_in_force(desk: SubmitContext) -> dict[str, BlockedInput]:
     """By digest; the user's own word, which knows the line, before what everybody sees."""
     everyone = [b for b in desk.published.blocked if b.uid in (_EVERYBODY, desk.uid)]  # one user's log binds him alone
     known = [*everyone, *desk.memory.blocked_inputs()]
     return {b.digest: b for b in sorted(known, key=lambda b: (b.uid == desk.uid, bool(b.path)))}
 
 
-def _blocked(path: str, block: BlockedInput, desk: SubmitContext) -> RefusedError:
+def _make_block_refusal(path: str, block: BlockedInput, desk: SubmitContext) -> RefusedError:
     job = f"slurmwrap why {block.job_id} shows the line; " if block.uid == desk.uid and block.job_id else ""
     return RefusedError(
-        f"input {path} is blocked: {_evidence(block, desk)}",
+        f"input {path} is blocked: {_format_block_evidence(block, desk)}",
         hint=f"{job}fix or replace the file (a changed file is no longer blocked), or submit anyway with --force",
     )
 
 
-def _evidence(block: BlockedInput, desk: SubmitContext) -> str:
+def _format_block_evidence(block: BlockedInput, desk: SubmitContext) -> str:
     """What is known of it, by whose job, and since when."""
     when = strftime("%Y-%m-%d %H:%M", localtime(block.at))
     if block.uid != _EVERYBODY:

@@ -10,9 +10,9 @@ from slurmwrap.digest import sha256_hex
 from slurmwrap.errors import StaticFailed
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.gsub import incident_warnings
-from slurmwrap.gsub.planning_inputs import outlook
-from slurmwrap.gsub.preflight import blocked_inputs, impossible, repeated
-from slurmwrap.gsub.remember import known_profile
+from slurmwrap.gsub.planning_inputs import read_planning_facts
+from slurmwrap.gsub.preflight import find_blocked_inputs, find_impossible_request, find_repeated_failures
+from slurmwrap.gsub.remember import find_known_profile
 from slurmwrap.gsub.submit_context import PreparedJob, SubmitContext
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.model.limits import Quotas
@@ -21,7 +21,7 @@ from slurmwrap.placement.candidates import LATER
 from slurmwrap.placement.plan_placement import plan
 from slurmwrap.prerun.code_fingerprint import SETTINGS
 from slurmwrap.prerun.static.impossible_requests import request_findings
-from slurmwrap.profiling.profile_key import derive_key, derive_variant, fingerprint, sweep_group
+from slurmwrap.profiling.profile_key import compute_fingerprint, compute_sweep_group, derive_key, derive_variant
 from slurmwrap.sbatch.request import JobRequest, OptionChange
 from slurmwrap.sbatch.rewrite import render
 
@@ -40,30 +40,32 @@ PROFILE_S = 300  # of --prerun=profile: two rounds over a CPU curve of some eigh
 def prepare(request: JobRequest, desk: SubmitContext) -> PreparedJob:
     """Checks, looks up, places and renders. Raises RefusedError or PrerunFailed when the job should not run."""
     entry_files = desk.trials.entry_files(request)
-    mark = fingerprint(request, entry_files, desk.environ)
+    mark = compute_fingerprint(request, entry_files, desk.environ)
     inputs = desk.trials.named_files(request)
     early = desk.slurm.snapshot() if request.setting("reservation") else None  # when does it begin?
-    delay = _delay(request, early, desk)
-    findings, forced = _checked(request, desk, mark, inputs, delay)
+    delay = _find_start_delay(request, early, desk)
+    findings, forced = _run_checks(request, desk, mark, inputs, delay)
     timing.reached("fingerprint and checks")
     snapshot = early or desk.slurm.snapshot()
     timing.reached("snapshot")
-    if (request.own.prerun or desk.config.prerun.mode) != "only" and (refused := impossible(request, snapshot)):
+    if (request.own.prerun or desk.config.prerun.mode) != "only" and (
+        refused := find_impossible_request(request, snapshot)
+    ):
         if not request.own.force:
             raise refused[0]
         forced = (*forced, *map(str, refused))
     key = request.own.resource_profile or derive_key(
         request, next(iter(entry_files), request.script.name), request.shape.gpu_type or ""
     )
-    profile = known_profile(key, desk)
+    profile = find_known_profile(key, desk)
     if profile is not None:  # as it counts today, and for this batch size
-        from slurmwrap.profiling.merge_profiles import as_of
+        from slurmwrap.profiling.merge_profiles import adapt_profile
 
         kind = request.shape.gpu_type or ""
-        profile = as_of(profile, desk.clock.now(), variant=derive_variant(request), gpu_type=kind)
-        snapshot = _with_quotas_of_now(snapshot, desk)
+        profile = adapt_profile(profile, desk.clock.now(), variant=derive_variant(request), gpu_type=kind)
+        snapshot = _refresh_quotas(snapshot, desk)
     code = {path: content for path, content in entry_files.items() if not path.endswith(SETTINGS)}
-    group = sweep_group(request, code, {**desk.environ, "(cluster)": desk.cluster})  # a home may serve several
+    group = compute_sweep_group(request, code, {**desk.environ, "(cluster)": desk.cluster})  # a home may serve several
     if delay and group:  # one pre-run speaks for jobs that wait for the same; one that did not wait proves nothing
         group = sha256_hex(f"{group} {delay} {request.value('dependency')}".encode("utf-8", "surrogateescape"))
     prerun, reason = choose_prerun(request, snapshot, desk, mark, group)
@@ -74,11 +76,13 @@ def prepare(request: JobRequest, desk: SubmitContext) -> PreparedJob:
         lot, held_out = draw(prerun, request.own.prerun, group or mark, desk)
         prerun, reason = ("off", WHY) if held_out else (prerun, reason)
     # a heterogeneous job goes as it was asked for: what we would change in one component may not fit the others
-    chosen = PlacementPlan() if request.hetjob else _planned(request, profile, snapshot, prerun, desk)
+    chosen = PlacementPlan() if request.hetjob else _make_plan(request, profile, snapshot, prerun, desk)
     timing.reached("plan")
     retry = desk.config.retry.default if request.own.retry is None else request.own.retry
     added = _retry_wishes(request) if retry and not request.hetjob else ()
-    around = incident_warnings.warnings(desk.published, request, chosen, inputs, snapshot, desk.clock.now())
+    around = incident_warnings.find_incident_warnings(
+        desk.published, request, chosen, inputs, snapshot, desk.clock.now()
+    )
     return PreparedJob(
         request=request,
         batch=render(request, chosen.lines, added=added),
@@ -90,7 +94,7 @@ def prepare(request: JobRequest, desk: SubmitContext) -> PreparedJob:
         fingerprint=mark,
         inputs=inputs,
         warnings=(
-            *(_overridden(text) for text in forced),
+            *(_make_override_warning(text) for text in forced),
             *(f for f in findings if f.severity is Severity.WARNING),
             *around,
             *request_findings(request, snapshot, request.script.path or request.script.name),
@@ -107,7 +111,7 @@ def prepare(request: JobRequest, desk: SubmitContext) -> PreparedJob:
     )
 
 
-def _delay(request: JobRequest, snapshot: Snapshot | None, desk: SubmitContext) -> str:
+def _find_start_delay(request: JobRequest, snapshot: Snapshot | None, desk: SubmitContext) -> str:
     """Why the job cannot start yet by its own request; "" when it can."""
     if not any(request.setting(option) for option in (*LATER, "priority", "reservation")):
         return ""
@@ -116,17 +120,17 @@ def _delay(request: JobRequest, snapshot: Snapshot | None, desk: SubmitContext) 
     return find_delay(request, desk.clock.now(), snapshot.reservation_begins if snapshot else {})
 
 
-def _planned(
+def _make_plan(
     request: JobRequest, profile: ResourceProfile | None, snapshot: Snapshot, prerun: str, desk: SubmitContext
 ) -> PlacementPlan:
     """`wait`: the plan is made again after its pre-run, and then the job starts at once."""
     # what was read for an earlier call does not show that call's own job: no node of it counts as free
     at_once = prerun in ("off", "wait") and not snapshot.kept and not any(request.setting(o) for o in LATER)
-    seen = outlook(desk, starts_now=at_once)
+    seen = read_planning_facts(desk, starts_now=at_once)
     return plan(request, profile, snapshot, desk.published.health, desk.config, seen)
 
 
-def _with_quotas_of_now(snapshot: Snapshot, desk: SubmitContext) -> Snapshot:
+def _refresh_quotas(snapshot: Snapshot, desk: SubmitContext) -> Snapshot:
     """For a job that may be raised: what was left some seconds ago may be what the user's own last job has taken."""
     if desk.quotas is None or not snapshot.quotas_kept or snapshot.quotas == Quotas():
         return snapshot
@@ -141,17 +145,19 @@ def _profile_s(mode: str, profile: ResourceProfile | None, allowed_s: int) -> fl
     return float(allowed_s) if mode in ("auto", "gate", "wait") and not known else 0.0
 
 
-def _overridden(text: str) -> Finding:
+def _make_override_warning(text: str) -> Finding:
     return Finding(severity=Severity.WARNING, message=f"submitted in spite of this (--force): {text}")
 
 
-def _checked(
+def _run_checks(
     request: JobRequest, desk: SubmitContext, mark: str, inputs: Sequence[str], delay: str
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     """(findings of the static stage, what --force overrode). Its errors, blocked inputs and a script that failed twice
     unchanged refuse the job. With a `delay` only what no other job can change until it starts does."""
     mode = request.own.prerun or desk.config.prerun.mode
-    refused = [] if delay else [*blocked_inputs(inputs, desk), *repeated(request, inputs, desk, mark)]
+    refused = (
+        [] if delay else [*find_blocked_inputs(inputs, desk), *find_repeated_failures(request, inputs, desk, mark)]
+    )
     if refused and not request.own.force and mode != "only":  # a pre-run alone is how to find out
         raise refused[0]
     forced = tuple(str(refusal) for refusal in refused)
@@ -159,10 +165,10 @@ def _checked(
         return (), forced
     began = desk.clock.now()
     findings = desk.trials.check(request)
-    findings = excuse_missing(findings, delay) if delay else findings
+    findings = downgrade_missing_files(findings, delay) if delay else findings
     errors = [describe(f) for f in findings if f.severity is Severity.ERROR]
     if errors and not request.own.force:
-        verdict = static_verdict(findings, errors[0], desk.clock.now() - began)
+        verdict = make_static_verdict(findings, errors[0], desk.clock.now() - began)
         raise StaticFailed("\n".join(errors), hint="Fix it, or submit it unchanged with --force.", verdict=verdict)
     return findings, (*forced, *errors)
 
@@ -174,7 +180,7 @@ _MISSING = re.compile(
 )
 
 
-def excuse_missing(findings: Sequence[Finding], delay: str) -> tuple[Finding, ...]:
+def downgrade_missing_files(findings: Sequence[Finding], delay: str) -> tuple[Finding, ...]:
     """Errors of what is missing become warnings: it may be there when the job starts."""
     return tuple(
         replace(f, severity=Severity.WARNING, message=f"{f.message}; {delay}, and it may be there when it starts")
@@ -184,7 +190,7 @@ def excuse_missing(findings: Sequence[Finding], delay: str) -> tuple[Finding, ..
     )
 
 
-def static_verdict(findings: Sequence[Finding], reason: str, seconds: float) -> Verdict:
+def make_static_verdict(findings: Sequence[Finding], reason: str, seconds: float) -> Verdict:
     """`fail` by the static stage; its category is the first that a finding with an error names."""
     from slurmwrap.model.verdict import Outcome, Verdict
 
@@ -212,13 +218,13 @@ def _retry_wishes(request: JobRequest) -> tuple[OptionChange, ...]:
         wishes.append(
             OptionChange(option="requeue", value="", reason="--retry: Slurm can only requeue a job that allows it")
         )
-    if request.setting("open-mode") is None and output_is_own(request):
+    if request.setting("open-mode") is None and has_own_output_file(request):
         reason = "--retry: a second run adds to the output file instead of truncating it"
         wishes.append(OptionChange(option="open-mode", value="append", reason=reason))
     return tuple(wishes)
 
 
-def output_is_own(request: JobRequest) -> bool:
+def has_own_output_file(request: JobRequest) -> bool:
     """True when no other job writes this job's output file: the pattern has the job id, or is Slurm's default."""
     patterns = [request.value("output"), request.value("error")]
     return all(p is None or any(mark in p for mark in ("%j", "%A", "%J")) for p in patterns)
@@ -249,14 +255,14 @@ def choose_prerun(
         return "off", "this script, its code and its arguments passed a pre-run before"
     if request.shape.gpus == 1 and any(n.usable and n.gpus_free for n in snapshot.nodes):
         return "off", "a 1-GPU job that can start now is its own pre-run"
-    if why := _nothing_new(request, desk, mark, group):
+    if why := _find_reason_to_skip(request, desk, mark, group):
         return "off", why
     if request.setting("wait"):  # sbatch returns when the job has ended: too late to start its pre-run
         return "wait", "--wait: the pre-run goes first, then the job"
     return mode, "first run of this script, code and arguments"
 
 
-def _nothing_new(request: JobRequest, desk: SubmitContext, mark: str, group: str) -> str:
+def _find_reason_to_skip(request: JobRequest, desk: SubmitContext, mark: str, group: str) -> str:
     """Why a pre-run would show nothing that is not known; "" when it may, and where the user asked for one."""
     if request.own.prerun is not None or request.own.prerun_steps is not None:
         return ""
@@ -266,6 +272,10 @@ def _nothing_new(request: JobRequest, desk: SubmitContext, mark: str, group: str
         return f"the script starts only '{program}', which does not train: a pre-run could show nothing"
     if desk.flights is not None and group and desk.flights.of(group):
         return ""
-    from slurmwrap.gsub.completed_run import completed_before
+    from slurmwrap.gsub.completed_run import has_completed_before
 
-    return "a run of this script, its code and its arguments completed" if completed_before(request, desk, mark) else ""
+    return (
+        "a run of this script, its code and its arguments completed"
+        if has_completed_before(request, desk, mark)
+        else ""
+    )

@@ -19,16 +19,16 @@ from typing import Any
 
 from slurmwrap import config as configuration
 from slurmwrap.console import Console
-from slurmwrap.diagnosis.classifier import classifier
+from slurmwrap.diagnosis.classifier import make_classifier
 from slurmwrap.errors import SlurmError, SlurmUnreachable
 from slurmwrap.fast_dataclasses import asdict, dataclass, replace
-from slurmwrap.gsub.apply_verdict import PAUSES_S, HeldJob, conclude
-from slurmwrap.gsub.cancelled_notice import tell_cancelled, was_cancelled
-from slurmwrap.gsub.grace import renew_grace
-from slurmwrap.gsub.job_identity import JobIdentity, submitted_from
+from slurmwrap.gsub.apply_verdict import PAUSES_S, HeldJob, apply_verdict
+from slurmwrap.gsub.cancelled_notice import notify_of_cancelled_job, was_cancelled
+from slurmwrap.gsub.grace import extend_grace
+from slurmwrap.gsub.job_identity import JobIdentity, read_job_identity
 from slurmwrap.gsub.prerun_sharing import GROUP
 from slurmwrap.gsub.release import start_action
-from slurmwrap.gsub.submit import open_desk, tidy
+from slurmwrap.gsub.submit import clean_up_preruns, open_desk
 from slurmwrap.gsub.submit_context import SubmitContext
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.model.run import PrerunRecord
@@ -44,7 +44,7 @@ from slurmwrap.sbatch.eligibility import DELAYED_NOW
 from slurmwrap.sbatch.request import JobRequest
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store import prerun_registry
-from slurmwrap.store.deserialize import from_plain
+from slurmwrap.store.deserialize import record_from_json
 from slurmwrap.store.prerun_registry import WaitingJob
 
 LET_GO = 4  # not 1, which is the exit code of a Python that cannot import this module
@@ -87,11 +87,11 @@ class PrerunFiles:
         return cls(
             directory,
             spec_from_json(json.loads((directory / "spec.json").read_bytes())),
-            from_plain(JobRequest, waiting["request"]),
-            from_plain(PlacementPlan, waiting["plan"]),
+            record_from_json(JobRequest, waiting["request"]),
+            record_from_json(PlacementPlan, waiting["plan"]),
             waiting["release_at"],
             tuple(waiting.get("given", ())),  # none in what an earlier version left
-            submitted_from(waiting.get("job")),
+            read_job_identity(waiting.get("job")),
             float(waiting.get("grace_s", 0)),
         )
 
@@ -119,41 +119,41 @@ def main(argv: list[str] | None = None) -> int:
     voice = Console.of_terminal("slurmwrap")
     signal.signal(signal.SIGTERM, _stop)
     try:
-        return _main(directory, voice)
+        return _run_prerun_job(directory, voice)
     except (Exception, PrerunTerminated) as error:
         voice.fault(error if isinstance(error, Exception) else RuntimeError("stopped"))
-        return _let_go(voice, directory)
+        return _release_after_fault(voice, directory)
 
 
-def _main(directory: Path, voice: Console) -> int:
+def _run_prerun_job(directory: Path, voice: Console) -> int:
     began, trial = time.time(), PrerunFiles.read(directory)
     desk = open_desk(configuration.load(), os.environ, voice)
     with suppress(OSError, ValueError):  # gsub writes it too, but it may have been killed before
-        prerun_registry.submitted(str(directory), int(os.environ["SLURM_JOB_ID"]))
-    _renew(trial, desk, voice)
+        prerun_registry.mark_submitted(str(directory), int(os.environ["SLURM_JOB_ID"]))
+    _renew_grace_periods(trial, desk, voice)
     trial = PrerunFiles.read(directory)  # with what that gave
-    judged = _judged(trial)
-    _conclude(_waiting(trial), trial.directory, judged, desk, voice)
-    _guests(_Crowd(trial, desk, voice, began, _end_at(trial.spec, began)), judged)
-    tidy(desk)
+    judged = _judge_prerun(trial)
+    _apply_and_publish(_make_held_job(trial), trial.directory, judged, desk, voice)
+    _judge_waiting_jobs(_Crowd(trial, desk, voice, began, _end_at(trial.spec, began)), judged)
+    clean_up_preruns(desk)
     return 0
 
 
-def _renew(trial: PrerunFiles, desk: SubmitContext, voice: Console) -> None:
+def _renew_grace_periods(trial: PrerunFiles, desk: SubmitContext, voice: Console) -> None:
     """Where the dependency was met late, the job and those that attached wait for this pre-run from now on."""
     if trial.spec.mode == "gate" or not trial.request.value("dependency"):
         return
-    others = (Path(guest.trial_dir) for guest in prerun_registry.guests(trial.directory))
+    others = (Path(guest.trial_dir) for guest in prerun_registry.list_waiting_jobs(trial.directory))
     for directory in (trial.directory, *others):
         try:
             one = PrerunFiles.read(directory)
-            if until := renew_grace(_waiting(one), one.grace_s, desk, one.note_given):
+            if until := extend_grace(_make_held_job(one), one.grace_s, desk, one.note_given):
                 voice.say(f"job {one.spec.real_job} waits until {time.ctime(until)} at most: its dependency is met")
         except (SlurmError, OSError, ValueError, TypeError, KeyError) as error:
             voice.say(f"job of {directory} is not asked to wait: {error}")
 
 
-def _cannot_start(job: str) -> bool:
+def _is_kept_from_starting(job: str) -> bool:
     """Whether Slurm holds this job, or it waits for others: its user may have said so after its submission. True also
     where Slurm does not answer for minutes: then nothing is cancelled."""
     for pause in (*PAUSES_S, 0.0):
@@ -167,17 +167,17 @@ def _cannot_start(job: str) -> bool:
     return True
 
 
-def _conclude(waiting: HeldJob, directory: Path, judged: Judged, desk: SubmitContext, voice: Console) -> None:
+def _apply_and_publish(waiting: HeldJob, directory: Path, judged: Judged, desk: SubmitContext, voice: Console) -> None:
     """The verdict is acted upon and left for who follows. A signal does not interrupt it: it takes milliseconds."""
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         verdict = judged.verdict
         harmless = judged.if_delayed is not None and judged.if_delayed.outcome is not Outcome.FAIL
-        if harmless and judged.if_delayed and waiting.job_id and _cannot_start(str(waiting.job_id)):
+        if harmless and judged.if_delayed and waiting.job_id and _is_kept_from_starting(str(waiting.job_id)):
             verdict = judged.if_delayed
         if verdict.reason.startswith(judged.delay or DELAYED_NOW):
             waiting = replace(waiting, fingerprint="")  # the same may end otherwise when the file is there
-        record = conclude(waiting, verdict, desk)
+        record = apply_verdict(waiting, verdict, desk)
         try:
             _publish(directory / prerun_registry.VERDICT, verdict_to_json(verdict))
         except OSError as error:
@@ -191,15 +191,20 @@ def _conclude(waiting: HeldJob, directory: Path, judged: Judged, desk: SubmitCon
     finally:
         signal.signal(signal.SIGTERM, before)
     if was_cancelled(record):
-        _tell(waiting, record, desk, voice)
+        _notify_of_cancelled_job(waiting, record, desk, voice)
 
 
-def _tell(waiting: HeldJob, record: PrerunRecord, desk: SubmitContext, voice: Console) -> None:
+def _notify_of_cancelled_job(waiting: HeldJob, record: PrerunRecord, desk: SubmitContext, voice: Console) -> None:
     """The user hears of a cancelled job; a fault of this changes nothing."""
     try:
-        place, slurm = str(configuration.user_state_dir(os.environ)), SlurmCommands(timeout_s=10, environ=os.environ)
+        place, slurm = (
+            str(configuration.find_user_state_dir(os.environ)),
+            SlurmCommands(timeout_s=10, environ=os.environ),
+        )
         node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
-        tell_cancelled(waiting, record, user=desk.user, node=node, place=place, config=slurm.config, say=voice.say)
+        notify_of_cancelled_job(
+            waiting, record, user=desk.user, node=node, place=place, config=slurm.config, say=voice.say
+        )
     except Exception as error:
         voice.fault(error)
 
@@ -226,7 +231,7 @@ def _end_at(spec: TrialSpec, began: float) -> float:
         return began + spec.time_limit_s + spec.profile_s
 
 
-def _guests(crowd: _Crowd, first: Judged) -> None:
+def _judge_waiting_jobs(crowd: _Crowd, first: Judged) -> None:
     """The jobs that wait for this pre-run. One whose arguments were tried has its own verdict at once.
 
     The others are tried here, one after the other: as long as all fail, and after a pass while pre-runs are short. A
@@ -239,8 +244,8 @@ def _guests(crowd: _Crowd, first: Judged) -> None:
     last, longest, speaks = first, time.time() - crowd.began, first.verdict
     try:
         while not last.stopped:
-            waiting = _untried(tried, crowd)
-            if not waiting or not _goes_on(last.verdict, speaks, longest, crowd):
+            waiting = _find_untried(tried, crowd)
+            if not waiting or not _should_try_another(last.verdict, speaks, longest, crowd):
                 break
             guest = choose_next({one: trial.spec.args for one, trial in waiting.items()}, passed)
             started = time.time()
@@ -259,20 +264,20 @@ def _guests(crowd: _Crowd, first: Judged) -> None:
         if last.stopped:  # KillWait leaves seconds for all of them
             _release(str(guest.job_id), guest.release_at, voice)
         else:
-            _settle(guest, tried, speaks, crowd)
+            _settle_waiting_job(guest, tried, speaks, crowd)
         prerun_registry.take(directory, guest)
     if crowd.desk.flights is not None:
         crowd.desk.flights.drop(_read_text(directory / GROUP), str(directory))
 
 
-def _goes_on(last: Verdict, speaks: Verdict, longest_s: float, crowd: _Crowd) -> bool:
+def _should_try_another(last: Verdict, speaks: Verdict, longest_s: float, crowd: _Crowd) -> bool:
     """Whether one more is tried: as long as all failed; once one has passed, within the time that the site gives."""
     now = time.time()
     if crowd.until - now < _WORTH_S:
         return False
     if speaks.outcome is Outcome.PASS:
         return has_time(now - crowd.began, longest_s, crowd.desk.config.prerun.sweep_s)
-    return last.outcome is Outcome.FAIL or _nobody_waited(last)
+    return last.outcome is Outcome.FAIL or _is_given_up(last)
 
 
 def _cut(trial: PrerunFiles, speaks: Verdict, crowd: _Crowd) -> PrerunFiles:
@@ -284,16 +289,16 @@ def _cut(trial: PrerunFiles, speaks: Verdict, crowd: _Crowd) -> PrerunFiles:
     return replace(trial, spec=replace(spec, time_limit_s=left, profile_s=0.0))
 
 
-def _untried(tried: Mapping[str, Judged], crowd: _Crowd) -> dict[WaitingJob, PrerunFiles]:
+def _find_untried(tried: Mapping[str, Judged], crowd: _Crowd) -> dict[WaitingJob, PrerunFiles]:
     """Who waits with arguments that were not tried yet; of those that were, each has its verdict now."""
     waiting: dict[WaitingJob, PrerunFiles] = {}
-    for guest in prerun_registry.guests(crowd.first.directory):
+    for guest in prerun_registry.list_waiting_jobs(crowd.first.directory):
         trial = PrerunFiles.read(Path(guest.trial_dir))
         known = tried.get(trial.spec.fingerprint)
-        if known is None or _nobody_waited(known.verdict):
+        if known is None or _is_given_up(known.verdict):
             waiting[guest] = trial
         else:
-            _settle(guest, tried, known.verdict, crowd)
+            _settle_waiting_job(guest, tried, known.verdict, crowd)
             prerun_registry.take(crowd.first.directory, guest)
     return waiting
 
@@ -301,27 +306,29 @@ def _untried(tried: Mapping[str, Judged], crowd: _Crowd) -> dict[WaitingJob, Pre
 def _try(guest: WaitingJob, trial: PrerunFiles, tried: dict[str, Judged], crowd: _Crowd) -> Judged:
     """The fate of one that attached, by a trial of its own."""
     crowd.voice.say(f"job {guest.job_id} is tried next: its arguments are others")
-    judged = _judged(trial)
+    judged = _judge_prerun(trial)
     if judged.verdict.layer == "timeout":  # its time was cut: with all of it, it may tell
         judged = replace(judged, verdict=replace(judged.verdict, lasting=False))
     tried[trial.spec.fingerprint] = judged
-    _conclude(_waiting(trial), trial.directory, judged, crowd.desk, crowd.voice)
+    _apply_and_publish(_make_held_job(trial), trial.directory, judged, crowd.desk, crowd.voice)
     return judged
 
 
-def _settle(guest: WaitingJob, tried: Mapping[str, Judged], speaks: Verdict, crowd: _Crowd) -> None:
+def _settle_waiting_job(guest: WaitingJob, tried: Mapping[str, Judged], speaks: Verdict, crowd: _Crowd) -> None:
     """What the pre-run says of one that it did not try; whatever of ours fails releases it."""
     try:
         trial = PrerunFiles.read(Path(guest.trial_dir))
-        judged = tried.get(trial.spec.fingerprint) or Judged(_borrowed(speaks))
+        judged = tried.get(trial.spec.fingerprint) or Judged(_derive_verdict(speaks))
         borrowed = judged.verdict.outcome is not Outcome.FAIL
-        _conclude(replace(_waiting(trial), borrowed=borrowed), trial.directory, judged, crowd.desk, crowd.voice)
+        _apply_and_publish(
+            replace(_make_held_job(trial), borrowed=borrowed), trial.directory, judged, crowd.desk, crowd.voice
+        )
     except Exception as error:
         crowd.voice.fault(error)
         _release(str(guest.job_id), guest.release_at, crowd.voice)
 
 
-def _borrowed(verdict: Verdict) -> Verdict:
+def _derive_verdict(verdict: Verdict) -> Verdict:
     """`verdict` for a job with other arguments that was not tried itself: a failure proves nothing about it."""
     if verdict.outcome is Outcome.FAIL:
         reason = f"not tried: the pre-run of the same script with other arguments failed ({verdict.reason})"
@@ -329,7 +336,7 @@ def _borrowed(verdict: Verdict) -> Verdict:
     return replace(verdict, reason=f"with other arguments of the same script: {verdict.reason}")
 
 
-def _nobody_waited(verdict: Verdict) -> bool:
+def _is_given_up(verdict: Verdict) -> bool:
     """The trial was given up since its job was gone: it says nothing about the others."""
     return verdict.layer == "supervisor" and verdict.reason.endswith(_GIVEN_UP)
 
@@ -342,7 +349,7 @@ def _release(job: str, release_at: str, voice: Console) -> None:
         voice.say(f"job {job} starts after its grace time: {error}")
 
 
-def _let_go(voice: Console, directory: Path) -> int:
+def _release_after_fault(voice: Console, directory: Path) -> int:
     """Ours failed: no job must wait for it. Needs nothing but the environment, its files and scontrol."""
     real_job = os.environ.get("SLURMWRAP_REAL_JOB")
     if real_job:
@@ -363,7 +370,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
     raise PrerunTerminated
 
 
-def _judged(trial: PrerunFiles) -> Judged:
+def _judge_prerun(trial: PrerunFiles) -> Judged:
     """The verdict says how long was tried, whatever ended the trial."""
     began = time.monotonic()
     judged = _run_and_judge(trial, began)
@@ -375,11 +382,11 @@ def _run_and_judge(trial: PrerunFiles, began: float) -> Judged:
     """`began`: of time.monotonic()."""
     spec = trial.spec
     watch = RealJobWatcher(spec.real_job, SlurmCommands(timeout_s=5, environ=os.environ))
-    classify = classifier(configuration.load(os.environ).diagnosis.signatures)
+    classify = make_classifier(configuration.load(os.environ).diagnosis.signatures)
     try:
         watch.look()
         report = _Reporter(trial.directory, watch)
-        result = run_trial(spec, environ=_environment(), on_progress=report)
+        result = run_trial(spec, environ=_read_slurm_environment(), on_progress=report)
         verdict = judge(spec, result, classify)
         if verdict.outcome is not Outcome.FAIL:
             return Judged(verdict, delay=spec.delay)
@@ -394,7 +401,7 @@ def _run_and_judge(trial: PrerunFiles, began: float) -> Judged:
         return Judged(Verdict(outcome=Outcome.INCONCLUSIVE, layer="supervisor", reason=reason, lasting=lasting))
 
 
-def _environment() -> dict[str, str]:
+def _read_slurm_environment() -> dict[str, str]:
     """This job's environment as Slurm gave it: the wrapper's sh may drop what is no name of a variable, as dash does
     with the functions that bash exports, `module` of Lmod among them."""
     given = b""
@@ -427,7 +434,7 @@ class RealJobWatcher:
             record = self.slurm.job(self.job)
             self.missed = 0 if record is not None else self.missed + 1
             if self.missed >= _SURE or (record is not None and not record.pending):
-                became = _became("" if record is None else record.state)
+                became = _describe_end_state("" if record is None else record.state)
                 nobody = JobGone(f"job {self.job} {became}")
                 nobody.started = became == "started"
                 raise nobody
@@ -435,11 +442,11 @@ class RealJobWatcher:
         self.next_at = self.clock() + wait  # after the answer: a slow controller is not asked more often
 
 
-def _became(state: str) -> str:
+def _describe_end_state(state: str) -> str:
     return {"": "ended", "CANCELLED": "was cancelled"}.get(state, "started")
 
 
-def _waiting(trial: PrerunFiles) -> HeldJob:
+def _make_held_job(trial: PrerunFiles) -> HeldJob:
     spec = trial.spec
     return HeldJob(
         request=trial.request,

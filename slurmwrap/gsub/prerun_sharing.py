@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slurmwrap.errors import SlurmError
-from slurmwrap.gsub.job_identity import JobIdentity, submitted_from
+from slurmwrap.gsub.job_identity import JobIdentity, read_job_identity
 from slurmwrap.gsub.release import start_action
-from slurmwrap.gsub.start_time import moved_by_its_user
+from slurmwrap.gsub.start_time import has_user_changed_start_time
 from slurmwrap.store import prerun_registry
 from slurmwrap.store.prerun_registry import InflightPrerun, PrerunRegistry, WaitingJob
 
@@ -39,14 +39,14 @@ def attach_or_claim(prepared: PreparedJob, guest: WaitingJob, desk: SubmitContex
         return None
     for _ in range(_TRIES):
         if prepared.prerun != "profile" and (found := flights.of(group)):
-            if _alive(found, desk):
+            if _is_alive(found, desk):
                 if prerun_registry.attach(found.directory, guest):
-                    found = _with_id(found, desk)
+                    found = _wait_for_prerun_id(found, desk)
                     with suppress(OSError):
                         (Path(guest.trial_dir) / ATTACHED).write_text(f"{found.job_id or 0}\n", encoding="ascii")
                     return found
             else:
-                let_go_of_a_dead_one(found.directory, desk)
+                release_orphaned_jobs(found.directory, desk)
             flights.drop(group, str(found.directory))
         if flights.claim(group, guest.trial_dir):
             (Path(guest.trial_dir) / GROUP).write_text(group, encoding="ascii")
@@ -56,17 +56,17 @@ def attach_or_claim(prepared: PreparedJob, guest: WaitingJob, desk: SubmitContex
     return None
 
 
-def _with_id(found: InflightPrerun, desk: SubmitContext) -> InflightPrerun:
+def _wait_for_prerun_id(found: InflightPrerun, desk: SubmitContext) -> InflightPrerun:
     """Waits a moment for a pre-run that is being submitted, so that its id can be told."""
     for _ in range(60):
         if found.job_id is not None:
             break
         desk.clock.sleep(0.05)
-        found = prerun_registry.flight(found.directory) or found
+        found = prerun_registry.read_flight(found.directory) or found
     return found
 
 
-def unclaim(prepared: PreparedJob, directory: str, desk: SubmitContext) -> None:
+def withdraw_prerun(prepared: PreparedJob, directory: str, desk: SubmitContext) -> None:
     """The pre-run could not be submitted: nobody shall wait for it."""
     if desk.flights is None or not prepared.group or not directory:
         return
@@ -75,7 +75,7 @@ def unclaim(prepared: PreparedJob, directory: str, desk: SubmitContext) -> None:
         _start(guest, desk, "the pre-run that it waited for could not be submitted")
 
 
-def _alive(found: InflightPrerun, desk: SubmitContext) -> bool:
+def _is_alive(found: InflightPrerun, desk: SubmitContext) -> bool:
     if found.job_id is None:
         return found.submitting(desk.clock.now())
     try:
@@ -85,11 +85,11 @@ def _alive(found: InflightPrerun, desk: SubmitContext) -> bool:
     return _is_at_work(found, record)
 
 
-def let_go_of_a_dead_one(directory: Path, desk: SubmitContext) -> tuple[int, ...]:
+def release_orphaned_jobs(directory: Path, desk: SubmitContext) -> tuple[int, ...]:
     """Lets go what waits for a pre-run that is gone without a verdict; returns the job ids. Once per pre-run."""
     waiting = prerun_registry.close(directory)
     if not (directory / prerun_registry.VERDICT).exists():
-        waiting = (*_main_job(directory), *waiting)
+        waiting = (*_read_main_job(directory), *waiting)
     gone = directory / GONE
     if not directory.is_dir() or gone.exists():
         return ()
@@ -100,28 +100,31 @@ def let_go_of_a_dead_one(directory: Path, desk: SubmitContext) -> tuple[int, ...
     return tuple(guest.job_id for guest in waiting if _start(guest, desk, "its pre-run is gone"))
 
 
-def sweep(flights: PrerunRegistry, desk: SubmitContext, *, older_than_s: float = 0.0) -> tuple[int, ...]:
+def release_all_orphans(flights: PrerunRegistry, desk: SubmitContext, *, older_than_s: float = 0.0) -> tuple[int, ...]:
     """Lets go the jobs whose pre-run was cancelled, lost or forgotten; returns their ids. One question to Slurm."""
     now = desk.clock.now()
-    found = [one for path in flights.trials() if not _settled(path) and (one := prerun_registry.flight(path))]
+    found = [one for path in flights.trials() if not _is_settled(path) and (one := prerun_registry.read_flight(path))]
     open_ones = [one for one in found if now - one.since >= older_than_s and not one.submitting(now)]
-    open_ones = [one for one in open_ones if _cluster_of(one.directory) == desk.cluster]
+    open_ones = [one for one in open_ones if _read_cluster(one.directory) == desk.cluster]
     if not open_ones:
         return ()
     known = {record.job_id: record for record in desk.slurm.jobs(desk.user)}
-    dead = [one for one in open_ones if not _runs(one, known)]
+    dead = [one for one in open_ones if not _is_running(one, known)]
     # read again: a pre-run writes its verdict before its job ends
     return tuple(
-        job_id for one in dead if not _settled(one.directory) for job_id in let_go_of_a_dead_one(one.directory, desk)
+        job_id
+        for one in dead
+        if not _is_settled(one.directory)
+        for job_id in release_orphaned_jobs(one.directory, desk)
     )
 
 
-def live_trials(desk: SubmitContext) -> tuple[Path, ...]:
+def list_live_trials(desk: SubmitContext) -> tuple[Path, ...]:
     """Directories of trials that are not at their end."""
-    return tuple(path for path in desk.flights.trials() if not _settled(path)) if desk.flights else ()
+    return tuple(path for path in desk.flights.trials() if not _is_settled(path)) if desk.flights else ()
 
 
-def _runs(found: InflightPrerun, known: dict[int, JobRecord]) -> bool:
+def _is_running(found: InflightPrerun, known: dict[int, JobRecord]) -> bool:
     return _is_at_work(found, known.get(found.job_id or -1))
 
 
@@ -129,16 +132,16 @@ def _is_at_work(found: InflightPrerun, record: JobRecord | None) -> bool:
     """Whether the pre-run has not ended: another job may have its id since."""
     if record is None or record.ended:
         return False
-    meant = _meant(found.directory)
+    meant = _read_meant_job(found.directory)
     return meant is None or not meant.has_no_prerun_in(record)
 
 
-def _settled(directory: Path) -> bool:
+def _is_settled(directory: Path) -> bool:
     """Its verdict was acted upon, its job waits for another one's, or it was found dead before."""
     return any((directory / name).exists() for name in (prerun_registry.VERDICT, GONE, ATTACHED))
 
 
-def _cluster_of(directory: Path) -> str:
+def _read_cluster(directory: Path) -> str:
     """The cluster that its job ids are of: several may share a home. "" when it cannot be read, which is none."""
     try:
         return str(json.loads((directory / "spec.json").read_bytes())["cluster"])
@@ -146,7 +149,7 @@ def _cluster_of(directory: Path) -> str:
         return ""
 
 
-def _main_job(directory: Path) -> Iterable[WaitingJob]:
+def _read_main_job(directory: Path) -> Iterable[WaitingJob]:
     try:
         job_id = json.loads((directory / "spec.json").read_bytes())["real_job"]
         release_at = json.loads((directory / "waiting.json").read_bytes())["release_at"]
@@ -155,7 +158,7 @@ def _main_job(directory: Path) -> Iterable[WaitingJob]:
         return []
 
 
-def _given(directory: Path) -> tuple[float, ...]:
+def _read_given_begin_times(directory: Path) -> tuple[float, ...]:
     """The begin times that gsub may have given the job of this trial; () when they cannot be read."""
     try:
         return tuple(float(at) for at in json.loads((directory / "waiting.json").read_bytes())["given"])
@@ -163,10 +166,10 @@ def _given(directory: Path) -> tuple[float, ...]:
         return ()
 
 
-def _meant(directory: Path) -> JobIdentity | None:
+def _read_meant_job(directory: Path) -> JobIdentity | None:
     """The job of this trial as it was submitted; None when that cannot be read."""
     try:
-        return submitted_from(json.loads((directory / "waiting.json").read_bytes())["job"])
+        return read_job_identity(json.loads((directory / "waiting.json").read_bytes())["job"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -178,10 +181,10 @@ def _start(guest: WaitingJob, desk: SubmitContext, because: str) -> bool:
         record = desk.slurm.job(str(guest.job_id))
         if record is None or not record.pending:
             return False
-        if (meant := _meant(Path(guest.trial_dir))) and meant.is_not(record):
+        if (meant := _read_meant_job(Path(guest.trial_dir))) and meant.is_not(record):
             desk.say(f"job {guest.job_id} is left alone: Slurm gave the id to another job since")
             return False
-        if moved_by_its_user(record, _given(Path(guest.trial_dir)), desk.clock.now()):
+        if has_user_changed_start_time(record, _read_given_begin_times(Path(guest.trial_dir)), desk.clock.now()):
             return False
         address = record.waiting_address or str(guest.job_id)  # a task of an array may have begun: of the rest
         desk.slurm.apply(start_action(address, guest.release_at, because))

@@ -16,32 +16,37 @@ from typing import TYPE_CHECKING
 from slurmwrap import resources
 from slurmwrap.errors import SlurmError, StoreError
 from slurmwrap.fast_dataclasses import asdict, dataclass
-from slurmwrap.gsub.job_identity import submitted_job
-from slurmwrap.gsub.prepare import static_verdict
-from slurmwrap.gsub.send import sbatch_call
-from slurmwrap.gsub.start_time import given_times
+from slurmwrap.gsub.job_identity import make_job_identity
+from slurmwrap.gsub.prepare import make_static_verdict
+from slurmwrap.gsub.send import make_sbatch_call
+from slurmwrap.gsub.start_time import list_expected_start_times
 from slurmwrap.gsub.submit_context import PreparedJob, SubmitContext, TrialJob
-from slurmwrap.gsub.verdict_output import nothing_proven
+from slurmwrap.gsub.verdict_output import make_unproven_verdict
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.model.verdict import Verdict
 from slurmwrap.prerun.trial.trial_spec import (
     TrialSpec,
-    exported_file,
-    mem_shrunk,
+    compute_trial_shape,
+    count_trial_gpus,
+    count_trial_tasks,
+    is_memory_shrunk,
+    list_missing_variables,
+    make_export_file,
+    make_trial_environ,
+    make_trial_options,
     spec_to_json,
-    trial_environ,
-    trial_environment,
-    trial_gpus,
-    trial_options,
-    trial_shape,
-    trial_tasks,
 )
 from slurmwrap.protocols import SbatchCall, SbatchResult
 from slurmwrap.sbatch.array_indices import parse_indices
-from slurmwrap.sbatch.eligibility import can_share_dependency, corresponding_jobs, prerun_dependency, reserved_later
+from slurmwrap.sbatch.eligibility import (
+    can_share_dependency,
+    is_reserved_later,
+    list_corresponding_jobs,
+    make_prerun_dependency,
+)
 from slurmwrap.sbatch.rewrite import render
 from slurmwrap.store import prerun_registry
-from slurmwrap.store.serialize import to_plain
+from slurmwrap.store.serialize import to_json_dict
 
 if TYPE_CHECKING:
     from slurmwrap.config import Prerun
@@ -71,17 +76,17 @@ class TrialTimes:
     slurm_s: float
 
 
-def trial_times(prepared: PreparedJob, settings: Prerun) -> TrialTimes:
+def compute_trial_times(prepared: PreparedJob, settings: Prerun) -> TrialTimes:
     """As configured, but within the partition's time limit: beyond it Slurm would let the pre-run pend for ever."""
     named = settings.partition or prepared.request.value("partition") or prepared.snapshot.default_partition
     limits = [p.max_time_s for p in prepared.snapshot.partitions if p.name in named.split(",") and p.max_time_s]
     most = max(_LAST_ACT_S, min(limits, default=86400 * 365) - _LAST_ACT_S)
     profile_s = min(prepared.profile_s, max(0.0, most - min(_STEPS_S, settings.time_limit_s)))
-    trial_s = min(_wanted_s(prepared, settings), most - profile_s)
+    trial_s = min(_compute_wanted_seconds(prepared, settings), most - profile_s)
     return TrialTimes(trial_s=trial_s, profile_s=profile_s, slurm_s=trial_s + profile_s + _LAST_ACT_S)
 
 
-def _wanted_s(prepared: PreparedJob, settings: Prerun) -> float:
+def _compute_wanted_seconds(prepared: PreparedJob, settings: Prerun) -> float:
     """Seconds for the steps. Of --prerun-steps the job's own time limit is a bound that fits, where nothing waits for
     the pre-run for a bounded time."""
     asked = prepared.request.own.prerun_steps or 0
@@ -90,12 +95,12 @@ def _wanted_s(prepared: PreparedJob, settings: Prerun) -> float:
     return float(max(settings.time_limit_s, prepared.request.shape.time_limit_s or _LONG_S))
 
 
-def many_steps(prepared: PreparedJob, settings: Prerun) -> str:
+def describe_many_steps(prepared: PreparedJob, settings: Prerun) -> str:
     """What --prerun-steps means for the time that the pre-run may take, in a sentence; "" where nothing is new."""
     asked = prepared.request.own.prerun_steps or 0
     if asked <= settings.steps or prepared.prerun == "off":
         return ""
-    minutes = math.ceil(trial_times(prepared, settings).trial_s / 60)
+    minutes = math.ceil(compute_trial_times(prepared, settings).trial_s / 60)
     if prepared.prerun in ("only", "wait", "gate"):
         return f"the pre-run goes on until step {asked}, for {minutes} min at most"
     waits = math.ceil((settings.grace_s + prepared.profile_s) / 60)
@@ -105,7 +110,7 @@ def many_steps(prepared: PreparedJob, settings: Prerun) -> str:
     )
 
 
-def largest(prepared: PreparedJob) -> Node | None:
+def find_largest_node(prepared: PreparedJob) -> Node | None:
     """The usable node with the most GPUs; None when none is known."""
     return max((n for n in prepared.snapshot.nodes if n.usable), key=lambda n: n.gpus, default=None)
 
@@ -114,11 +119,11 @@ def make_trial(prepared: PreparedJob, job_id: int | None, release_at: str, *, de
     """Writes the trial's files and makes the call that submits it. OSError when they cannot be written."""
     request, settings = prepared.request, desk.config.prerun
     directory = Path(desk.memory.trial_dir())
-    times = trial_times(prepared, settings)
-    node = largest(prepared)
-    gpus = trial_gpus(request, node)
-    tasks = trial_tasks(request, gpus)
-    cpus, mem_mib = trial_shape(request, node, gpus)
+    times = compute_trial_times(prepared, settings)
+    node = find_largest_node(prepared)
+    gpus = count_trial_gpus(request, node)
+    tasks = count_trial_tasks(request, gpus)
+    cpus, mem_mib = compute_trial_shape(request, node, gpus)
     spec = TrialSpec(
         trial_dir=str(directory),
         script=str(directory / "script"),
@@ -127,7 +132,7 @@ def make_trial(prepared: PreparedJob, job_id: int | None, release_at: str, *, de
         chdir=request.chdir,
         steps=request.own.prerun_steps or settings.steps,
         time_limit_s=times.trial_s,
-        environment=trial_environment(request, gpus),
+        environment=list_missing_variables(request, gpus),
         real_job=None if job_id is None else str(job_id),
         cluster=desk.cluster,
         mode=prepared.prerun,
@@ -138,7 +143,7 @@ def make_trial(prepared: PreparedJob, job_id: int | None, release_at: str, *, de
         gpu_type=request.shape.gpu_type or "",
         cpus=cpus,
         mem_mib=mem_mib,
-        mem_shrunk=mem_shrunk(request, mem_mib),
+        mem_shrunk=is_memory_shrunk(request, mem_mib),
         inputs=prepared.inputs,
         trial_gpus=gpus,
         trial_tasks=tasks,
@@ -153,19 +158,19 @@ def make_trial(prepared: PreparedJob, job_id: int | None, release_at: str, *, de
     (directory / "script").chmod(0o700)
     _write_json(directory / "spec.json", spec_to_json(spec))
     grace_s = settings.grace_s + math.ceil(prepared.profile_s)
-    given = given_times(request.value("begin"), grace_s, desk.clock.now())
-    meant = asdict(submitted_job(request, desk.clock.now()))
+    given = list_expected_start_times(request.value("begin"), grace_s, desk.clock.now())
+    meant = asdict(make_job_identity(request, desk.clock.now()))
     plain = {
-        "request": to_plain(request),
-        "plan": to_plain(prepared.plan),
+        "request": to_json_dict(request),
+        "plan": to_json_dict(prepared.plan),
         "release_at": release_at,
         "given": given,
         "job": meant,
         "grace_s": grace_s,
     }
-    dependency = "" if job_id is None else _dependency(request, desk)
+    dependency = "" if job_id is None else _copy_dependency(request, desk)
     _write_json(directory / "waiting.json", plain)
-    options = trial_options(
+    options = make_trial_options(
         request,
         partition=settings.partition,
         time_limit_s=times.slurm_s,
@@ -176,36 +181,38 @@ def make_trial(prepared: PreparedJob, job_id: int | None, release_at: str, *, de
         tasks=tasks,
         dependency=dependency,
         leave_out=("reservation",)
-        if reserved_later(request, desk.clock.now(), prepared.snapshot.reservation_begins)
+        if is_reserved_later(request, desk.clock.now(), prepared.snapshot.reservation_begins)
         else (),
     )
     environ = {
-        **trial_environ(desk.environ),
+        **make_trial_environ(desk.environ),
         "SLURMWRAP_PYTHON": sys.executable,
         "SLURMWRAP_TRIAL_DIR": str(directory),
         "SLURMWRAP_REAL_JOB": spec.real_job or "",
         "SLURMWRAP_RELEASE_AT": release_at,
     }
     if exported := request.value("export-file"):
-        _write(directory / "environment", exported_file(Path(exported).read_bytes(), environ))
+        _write(directory / "environment", make_export_file(Path(exported).read_bytes(), environ))
         options = (*options, f"--export-file={directory / 'environment'}")
     wrapper = resources.shipped("templates") / "prerun" / "wrapper.sh"
     call = SbatchCall(options=("--parsable", *options), script_path=str(wrapper), environ=environ)
     return TrialJob(call=call, directory=str(directory))
 
 
-def _dependency(request: JobRequest, desk: SubmitContext) -> str:
+def _copy_dependency(request: JobRequest, desk: SubmitContext) -> str:
     """What the pre-run waits for: what its job waits for, so that it finds what that will find."""
     value = request.value("dependency") or ""
     if not value or not can_share_dependency(value):
         return ""
     array = parse_indices(request.value("array") or "")
-    jobs = corresponding_jobs(value) if array else ()
+    jobs = list_corresponding_jobs(value) if array else ()
     arrays = [job for job in jobs if (record := desk.slurm.job(job)) and record.array_job_id is not None]
-    return prerun_dependency(value, array.first if array else None, arrays)
+    return make_prerun_dependency(value, array.first if array else None, arrays)
 
 
-def pre_run_first(prepared: PreparedJob, desk: SubmitContext, voice: Console, live: Console | None = None) -> Verdict:
+def run_prerun_first(
+    prepared: PreparedJob, desk: SubmitContext, voice: Console, live: Console | None = None
+) -> Verdict:
     """--prerun=wait and only: the request is validated, then the pre-run goes alone and is followed live, on `live`.
 
     With `only` what Slurm refuses is a verdict; else SlurmError with its words and exit code. KeyboardInterrupt: the
@@ -218,14 +225,16 @@ def pre_run_first(prepared: PreparedJob, desk: SubmitContext, voice: Console, li
     gc.enable()  # a submission goes without (cli/start.py), but this may take hours
     alone = prepared.prerun == "only"
     as_asked = render(prepared.request, (), added=prepared.added)  # a refused plan is no reason to refuse the job
-    tested = desk.slurm.sbatch(sbatch_call(prepared.request, as_asked, desk, ("--test-only",)))
+    tested = desk.slurm.sbatch(make_sbatch_call(prepared.request, as_asked, desk, ("--test-only",)))
     if tested.exit_code != 0:
         if not alone:
-            raise SlurmError(_last(tested), exit_code=tested.exit_code)
-        reason = f"Slurm refuses the job: {_last(tested)}"
+            raise SlurmError(_format_sbatch_errors(tested), exit_code=tested.exit_code)
+        reason = f"Slurm refuses the job: {_format_sbatch_errors(tested)}"
         refused = Finding(severity=Severity.ERROR, message=reason, fix="ask for what the cluster has: sinfo")
         never = _NEVER.search(reason) is not None
-        return static_verdict((refused, *prepared.warnings), reason, 0.0) if never else nothing_proven(reason)
+        return (
+            make_static_verdict((refused, *prepared.warnings), reason, 0.0) if never else make_unproven_verdict(reason)
+        )
     try:
         job = make_trial(prepared, None, "now", desk=desk)
     except OSError as error:
@@ -236,12 +245,14 @@ def pre_run_first(prepared: PreparedJob, desk: SubmitContext, voice: Console, li
     if result.job_id is None:
         shutil.rmtree(job.directory, ignore_errors=True)  # else it would be listed as a pre-run that got lost
         if alone:
-            return nothing_proven(f"Slurm refuses the pre-run: {_last(result)}")
-        raise SlurmError(f"the pre-run was refused: {_last(result)}", hint="submit without it: --prerun=off")
+            return make_unproven_verdict(f"Slurm refuses the pre-run: {_format_sbatch_errors(result)}")
+        raise SlurmError(
+            f"the pre-run was refused: {_format_sbatch_errors(result)}", hint="submit without it: --prerun=off"
+        )
     try:
-        prerun_registry.submitted(job.directory, result.job_id)
+        prerun_registry.mark_submitted(job.directory, result.job_id)
         live = live or voice
-        live.say(f"pre-run on {on_gpus(prepared)} is job {result.job_id}")
+        live.say(f"pre-run on {format_gpu_count(prepared)} is job {result.job_id}")
         if live.tty:
             live.say("Ctrl-C stops watching, not the pre-run")
         return follow(Path(job.directory), result.job_id, desk, live)
@@ -252,7 +263,7 @@ def pre_run_first(prepared: PreparedJob, desk: SubmitContext, voice: Console, li
         raise
 
 
-def _last(result: SbatchResult) -> str:
+def _format_sbatch_errors(result: SbatchResult) -> str:
     return "; ".join(line.removeprefix("sbatch: error: ") for line in result.stderr.strip().splitlines()) or "no answer"
 
 
@@ -260,7 +271,7 @@ def _write(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-def on_gpus(prepared: PreparedJob) -> str:
+def format_gpu_count(prepared: PreparedJob) -> str:
     """ "one GPU", or how many --prerun-gpus asked for."""
     asked = prepared.request.own.prerun_gpus or 1
     return "one GPU" if asked == 1 else f"{asked} GPUs"

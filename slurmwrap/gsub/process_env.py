@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 _COERCED = frozenset({"C.UTF-8", "C.utf8", "UTF-8"})  # what Python may put there: PEP 538
 
 
-def settle() -> None:
+def normalize_process() -> None:
     """Once, before anything else is done."""
-    _without_coercion()
+    _undo_locale_coercion()
     if None in (sys.stdin, sys.stdout, sys.stderr):
         _fill_closed()
     if "PYTHONIOENCODING" in os.environ:
@@ -30,7 +30,7 @@ def settle() -> None:
                 stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
-def before_exec() -> None:
+def restore_signals() -> None:
     """Signals that Python ignores are given back: sbatch in a closed pipe ends by SIGPIPE."""
     from signal import SIG_DFL, SIGPIPE, SIGXFSZ, signal
 
@@ -38,21 +38,21 @@ def before_exec() -> None:
     signal(SIGXFSZ, SIG_DFL)
 
 
-def interrupted() -> NoReturn:
+def end_by_interrupt() -> NoReturn:
     """Ctrl-C."""
     from signal import SIGINT
 
     _end_by(SIGINT)
 
 
-def ended_by(exit_code: int) -> int:
+def end_by_exit_code(exit_code: int) -> int:
     """An exit code as it is; -N, which stands for sbatch's end by signal N, ends us by that signal too."""
     if exit_code < 0:
         _end_by(-exit_code)
     return exit_code
 
 
-def reads_one_stream() -> bool:
+def is_one_stream() -> bool:
     """Whether standard output and standard error are one, and no terminal: a program reads them, and may take the last
     word for the job's number (Nextflow and many `subprocess` calls join them)."""
     with suppress(OSError):
@@ -65,7 +65,7 @@ def is_at_terminal() -> bool:
     return os.isatty(0) or os.isatty(2)
 
 
-def say(text: str) -> None:
+def write_stdout(text: str) -> None:
     """`text` on standard output; into a closed pipe it ends us as it would end sbatch, when all is done."""
     try:
         sys.stdout.write(text)
@@ -89,11 +89,11 @@ def _end_by(number: int) -> NoReturn:
     os._exit(128 + number)  # not reached
 
 
-def _without_coercion() -> None:
+def _undo_locale_coercion() -> None:
     """In the C locale Python sets LC_CTYPE for its children; the job would get it."""
     if os.environ.get("LC_CTYPE") not in _COERCED:
         return
-    found = _given(b"LC_CTYPE")
+    found = _read_given_variable(b"LC_CTYPE")
     if found is None:
         return
     if found:
@@ -102,7 +102,7 @@ def _without_coercion() -> None:
         del os.environ["LC_CTYPE"]
 
 
-def _given(name: bytes) -> list[bytes] | None:
+def _read_given_variable(name: bytes) -> list[bytes] | None:
     """The values of a variable as this process was started with it: one, or none; None where the kernel hides it."""
     with suppress(OSError), open("/proc/self/environ", "rb") as file:  # noqa: PTH123
         started_with = file.read().split(b"\0")

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 
-from slurmwrap.config import state_dir
+from slurmwrap.config import find_state_dir
 from slurmwrap.errors import StoreError
 from slurmwrap.escape import visible
 from slurmwrap.store.user_state_files import UserState
@@ -17,11 +17,11 @@ from slurmwrap.store.user_state_files import UserState
 _SHOWN = 30
 
 
-def recent_jobs(environ: Mapping[str, str]) -> str:
+def list_recent_jobs(environ: Mapping[str, str]) -> str:
     """`ID|STATE|NAME` per line, newest first; an array is one job, and a job that is not judged yet has no state."""
-    state = UserState(state_dir(environ))
+    state = UserState(find_state_dir(environ))
     found: dict[int, tuple[float, str, str]] = {}
-    for job_id, at, name in (*state.newest_submissions(_SHOWN), *_of_the_spool(state)):
+    for job_id, at, name in (*state.newest_submissions(_SHOWN), *_list_spooled_submissions(state)):
         found[job_id] = max(found.get(job_id, (0.0, "", "")), (at, "", name))
     for address, at, name, ended in state.newest_runs(_SHOWN):
         head = address.split("_")[0]
@@ -32,7 +32,7 @@ def recent_jobs(environ: Mapping[str, str]) -> str:
     return "".join(f"{job_id}|{found[job_id][1]}|{visible(found[job_id][2])}\n" for job_id in newest)
 
 
-def _of_the_spool(state: UserState) -> list[tuple[int, float, str]]:
+def _list_spooled_submissions(state: UserState) -> list[tuple[int, float, str]]:
     """Submissions that no reconcile has taken in."""
     found = []
     for content in state.fresh("submit"):
@@ -47,5 +47,5 @@ def print_recent(environ: Mapping[str, str]) -> int:
     from slurmwrap.gsub import process_env
 
     with suppress(StoreError, OSError):
-        process_env.say(recent_jobs(environ))
+        process_env.write_stdout(list_recent_jobs(environ))
     return 0

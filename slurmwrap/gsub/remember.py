@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from slurmwrap.model.resource_profile import ResourceProfile
 
 
-def known_profile(key: str, desk: SubmitContext) -> ResourceProfile | None:
+def find_known_profile(key: str, desk: SubmitContext) -> ResourceProfile | None:
     """What is known under `key` for the user who submits."""
     return choose_profile(key, desk.uid, desk.memory.profile(key), desk.published.profiles)
 

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from slurmwrap.config import Config, user_file
-from slurmwrap.config.paths import written_by_others
+from slurmwrap.config import Config, find_user_file
+from slurmwrap.config.paths import find_other_writers
 from slurmwrap.errors import ConfigError, UsageError
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.resources import shipped
@@ -36,24 +36,24 @@ class Template:
     text: str
 
 
-def places(config: Config, environ: Mapping[str, str]) -> tuple[tuple[str, Path], ...]:
+def list_template_folders(config: Config, environ: Mapping[str, str]) -> tuple[tuple[str, Path], ...]:
     """(whose, directory), the strongest first."""
     site = [("the site's", Path(config.submit.templates))] if config.submit.templates.startswith("/") else []
-    own = user_file(environ).parent / "templates"
+    own = find_user_file(environ).parent / "templates"
     return (("yours", own), *site, ("shipped", shipped("templates") / "launch"))
 
 
-def templates(folders: tuple[tuple[str, Path], ...]) -> dict[str, Template]:
+def find_templates(folders: tuple[tuple[str, Path], ...]) -> dict[str, Template]:
     """Name → template, in the order of names. Files whose names begin with _ are parts of others."""
     found: dict[str, Template] = {}
     for origin, folder in folders:
-        for path in _files(folder):
+        for path in _list_template_files(folder):
             if path.stem not in found and _NAME.fullmatch(path.stem):
                 found[path.stem] = _read(path, origin)
     return dict(sorted(found.items()))
 
 
-def template(name: str, folders: tuple[tuple[str, Path], ...]) -> Template:
+def get_template(name: str, folders: tuple[tuple[str, Path], ...]) -> Template:
     """The template of this name. UsageError with the nearest one."""
     for origin, folder in folders:
         path = folder / f"{name}{SUFFIX}"
@@ -61,13 +61,13 @@ def template(name: str, folders: tuple[tuple[str, Path], ...]) -> Template:
             return _read(path, origin)
     from difflib import get_close_matches
 
-    known = templates(folders)
+    known = find_templates(folders)
     near = get_close_matches(name, known, n=1, cutoff=0.5)
     meant = f"Did you mean {near[0]}? " if near else ""
     raise UsageError(f"there is no template '{name}'", hint=f"{meant}There are: {', '.join(known)}.")
 
 
-def rendered(found: Template, variables: Mapping[str, object], folders: tuple[tuple[str, Path], ...]) -> bytes:
+def render_template(found: Template, variables: Mapping[str, object], folders: tuple[tuple[str, Path], ...]) -> bytes:
     """The batch script. ConfigError for a template that does not work, with its line."""
     from jinja2 import FunctionLoader, StrictUndefined, TemplateError
     from jinja2.sandbox import SandboxedEnvironment
@@ -77,7 +77,7 @@ def rendered(found: Template, variables: Mapping[str, object], folders: tuple[tu
             return found.text, str(found.path), None
         for origin, folder in folders:
             if "/" not in name and (folder / name).is_file():
-                return _text(folder / name, origin), str(folder / name), None
+                return _read_template(folder / name, origin), str(folder / name), None
         raise ConfigError(f"{found.path}: there is no '{name}' to include")
 
     environment = SandboxedEnvironment(  # a script, no page: sbatch/launch_templates.py quotes what is to be quoted
@@ -92,7 +92,7 @@ def rendered(found: Template, variables: Mapping[str, object], folders: tuple[tu
     return (made.strip("\n") + "\n").encode(errors="surrogateescape")
 
 
-def _files(folder: Path) -> Iterator[Path]:
+def _list_template_files(folder: Path) -> Iterator[Path]:
     try:
         yield from sorted(path for path in folder.iterdir() if path.suffix == SUFFIX and path.is_file())
     except OSError:
@@ -100,7 +100,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _read(path: Path, origin: str) -> Template:
-    text = _text(path, origin)
+    text = _read_template(path, origin)
     marks: dict[str, str] = dict(_MARK.findall(text))
     tasks = marks.get("tasks", "")
     if tasks not in TASKS:
@@ -111,11 +111,11 @@ def _read(path: Path, origin: str) -> Template:
     return Template(name=path.stem, path=path, origin=origin, about=marks.get("about", ""), tasks=tasks, text=text)
 
 
-def _text(path: Path, origin: str) -> str:
+def _read_template(path: Path, origin: str) -> str:
     """The shipped ones are as good as the program itself, whoever installed it."""
     try:
         with path.open("rb") as file:
-            reason = written_by_others(os.fstat(file.fileno())) or written_by_others(path.parent.stat())
+            reason = find_other_writers(os.fstat(file.fileno())) or find_other_writers(path.parent.stat())
             if reason and origin != "shipped":
                 raise ConfigError(f"{path} is not used: {reason}", hint="Its script would run as you.")
             return file.read(_MOST).decode("utf-8")

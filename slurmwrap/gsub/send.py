@@ -10,15 +10,15 @@ from slurmwrap import timing
 from slurmwrap.digest import sha256_hex
 from slurmwrap.fast_dataclasses import asdict, replace
 from slurmwrap.gsub.remember import keep
-from slurmwrap.gsub.step_counting import counting
-from slurmwrap.gsub.submit_context import MakeTrial, PreparedJob, SubmitContext, SubmitResult, last_line
+from slurmwrap.gsub.step_counting import enable_step_counting
+from slurmwrap.gsub.submit_context import MakeTrial, PreparedJob, SubmitContext, SubmitResult, get_last_line
 from slurmwrap.model.placement_plan import PLACING, PlacementPlan
 from slurmwrap.profiling.profile_key import derive_variant
 from slurmwrap.protocols import SbatchCall, SbatchResult
-from slurmwrap.sbatch.command_line import without_quiet
-from slurmwrap.sbatch.getopt import names_with
+from slurmwrap.sbatch.command_line import remove_quiet
+from slurmwrap.sbatch.getopt import add_plugin_names
 from slurmwrap.sbatch.request import BatchScript, JobRequest, OptionChange
-from slurmwrap.sbatch.rewrite import render, submitted_options
+from slurmwrap.sbatch.rewrite import list_submitted_options, render
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,20 +44,20 @@ def send(
     then the rest, when the job has ended. `meanwhile`: what may be done while sbatch is at work, twice at most.
     """
     now = desk.clock.now()
-    prepared = counting(prepared, desk)
-    begin, release_at = _gate(prepared, desk.config, now)
+    prepared = enable_step_counting(prepared, desk)
+    begin, release_at = _make_gate(prepared, desk.config, now)
     gate = () if begin is None else (begin,)
     early: list[SubmitResult] = []
 
     def accepted(batch: BatchScript, result: SbatchResult) -> None:
-        early.append(SubmitResult(result=_shown(prepared, result), batch=batch))
+        early.append(SubmitResult(result=_select_shown_result(prepared, result), batch=batch))
         if show is not None:
             show(early[0].result)
         _remember(prepared, early[0], desk, now)
 
     waits = show is not None and prepared.request.setting("wait") is not None
-    batch, result = _sbatch(prepared, (*prepared.added, *gate), desk, accepted if waits else None, meanwhile)
-    sent = SubmitResult(result=_shown(prepared, result), batch=batch)
+    batch, result = _call_sbatch(prepared, (*prepared.added, *gate), desk, accepted if waits else None, meanwhile)
+    sent = SubmitResult(result=_select_shown_result(prepared, result), batch=batch)
     if result.job_id is None or early:
         return sent
     if begin is not None:
@@ -71,11 +71,11 @@ def send(
 def _remember(prepared: PreparedJob, sent: SubmitResult, desk: SubmitContext, now: float) -> None:
     if sent.result.job_id is not None:
         job_id = sent.result.job_id
-        keep(lambda: desk.memory.remember_submission(_submission(prepared, sent, job_id, desk, now)), desk)
+        keep(lambda: desk.memory.remember_submission(_build_submission(prepared, sent, job_id, desk, now)), desk)
 
 
-def _shown(prepared: PreparedJob, result: SbatchResult) -> SbatchResult:
-    return _as_quiet(result) if is_quiet(prepared.request) else result
+def _select_shown_result(prepared: PreparedJob, result: SbatchResult) -> SbatchResult:
+    return _remove_notices(result) if is_quiet(prepared.request) else result
 
 
 def is_quiet(request: JobRequest) -> bool:
@@ -83,14 +83,14 @@ def is_quiet(request: JobRequest) -> bool:
     return request.setting("quiet") is not None and request.setting("verbose") is None
 
 
-def _as_quiet(result: SbatchResult) -> SbatchResult:
+def _remove_notices(result: SbatchResult) -> SbatchResult:
     """sbatch's words as --quiet leaves them: we take the option away, since with it nobody is told the job's id."""
     lines = result.stderr.splitlines(keepends=True)
     kept = [line for line in lines if not line.startswith("sbatch: ") or line.startswith(_LOUD)]
     return replace(result, stdout="", stderr="".join(kept))
 
 
-def _sbatch(
+def _call_sbatch(
     prepared: PreparedJob,
     added: tuple[OptionChange, ...],
     desk: SubmitContext,
@@ -106,7 +106,7 @@ def _sbatch(
     batch = render(request, lines, added=added)
 
     def called(one: BatchScript) -> SbatchResult:
-        call = replace(sbatch_call(request, one, desk, environ=prepared.job_environ), meanwhile=meanwhile)
+        call = replace(make_sbatch_call(request, one, desk, environ=prepared.job_environ), meanwhile=meanwhile)
         timing.reached("render")
         result = desk.slurm.sbatch(call if accepted is None else replace(call, accepted=partial(accepted, one)))
         timing.reached("sbatch")
@@ -119,11 +119,11 @@ def _sbatch(
     as_asked = render(request, (), added=added)
     second = called(as_asked)
     if second.job_id is not None:
-        desk.say(f"Slurm refused the tuned request, so the job goes as you asked: {last_line(result.stderr)}")
+        desk.say(f"Slurm refused the tuned request, so the job goes as you asked: {get_last_line(result.stderr)}")
     return as_asked, second
 
 
-def sbatch_call(
+def make_sbatch_call(
     request: JobRequest,
     batch: BatchScript,
     desk: SubmitContext,
@@ -137,8 +137,8 @@ def sbatch_call(
     script = request.script
     wrapped = request.value("wrap") is not None
     path = None if wrapped else script.word or script.path
-    options = (*submitted_options(request, batch), *extra)
-    options = without_quiet(options, names_with(request.plugin_options)) if is_quiet(request) else options
+    options = (*list_submitted_options(request, batch), *extra)
+    options = remove_quiet(options, add_plugin_names(request.plugin_options)) if is_quiet(request) else options
     return SbatchCall(
         options=(*options, "--") if path and path.startswith("-") else options,
         script_path=path,
@@ -149,20 +149,22 @@ def sbatch_call(
     )
 
 
-def _gate(prepared: PreparedJob, config: Config, now: float) -> tuple[OptionChange | None, str]:
+def _make_gate(prepared: PreparedJob, config: Config, now: float) -> tuple[OptionChange | None, str]:
     """(--begin that lets the job wait for its pre-run or None, StartTime that ends the wait)."""
     if prepared.prerun not in ("auto", "gate", "profile"):
         return None, "now"
-    from slurmwrap.sbatch.begin import later_begin
+    from slurmwrap.sbatch.begin import select_later_begin
 
     grace = config.prerun.grace_s + math.ceil(prepared.profile_s)
     # a gate has this bound too at first: start_trial takes it away once there is a pre-run
-    begin, release_at = later_begin(prepared.request.value("begin"), grace, now)
+    begin, release_at = select_later_begin(prepared.request.value("begin"), grace, now)
     bound = "until its verdict" if prepared.prerun == "gate" else f"at most {math.ceil(grace / 60)} min"
     return OptionChange(option="begin", value=begin, reason=f"waits for its pre-run on one GPU, {bound}"), release_at
 
 
-def _submission(prepared: PreparedJob, sent: SubmitResult, job_id: int, desk: SubmitContext, now: float) -> Submission:
+def _build_submission(
+    prepared: PreparedJob, sent: SubmitResult, job_id: int, desk: SubmitContext, now: float
+) -> Submission:
     from slurmwrap.model.submission import Submission
 
     request, trial = prepared.request, sent.trial
@@ -187,7 +189,7 @@ def _submission(prepared: PreparedJob, sent: SubmitResult, job_id: int, desk: Su
         fingerprint=prepared.fingerprint,
         inputs=prepared.inputs,
         output_appends=request.value("open-mode") == "append" or any(w.option == "open-mode" for w in prepared.added),
-        plan=asdict(_went(prepared.plan, sent.batch)),
+        plan=asdict(_get_plan_in_force(prepared.plan, sent.batch)),
         changes=tuple(asdict(change) for change in sent.batch.changes),
         forced=prepared.forced,
         warnings=prepared.warnings[:WARNINGS],
@@ -201,7 +203,7 @@ def _submission(prepared: PreparedJob, sent: SubmitResult, job_id: int, desk: Su
     )
 
 
-def _went(plan: PlacementPlan, batch: BatchScript) -> PlacementPlan:
+def _get_plan_in_force(plan: PlacementPlan, batch: BatchScript) -> PlacementPlan:
     """The plan as it is in force: where Slurm refused it and the job went as asked, there is nothing to loosen."""
     changed = {change.option for change in batch.changes}
     taken = all(wish.option in changed for wish in plan.lines if wish.value is not None)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from slurmwrap.errors import SlurmError, SlurmwrapError
 from slurmwrap.fast_dataclasses import replace
-from slurmwrap.gsub.prerun_sharing import attach_or_claim, unclaim
+from slurmwrap.gsub.prerun_sharing import attach_or_claim, withdraw_prerun
 from slurmwrap.gsub.release import start_action
 from slurmwrap.gsub.start_time import UNBOUNDED_S
-from slurmwrap.gsub.submit_context import last_line
-from slurmwrap.sbatch.begin import later_begin
-from slurmwrap.store.prerun_registry import VERDICT, WaitingJob, submitted
+from slurmwrap.gsub.submit_context import get_last_line
+from slurmwrap.sbatch.begin import select_later_begin
+from slurmwrap.store.prerun_registry import VERDICT, WaitingJob, mark_submitted
 
 if TYPE_CHECKING:
     from slurmwrap.gsub.submit_context import MakeTrial, PreparedJob, SubmitContext, SubmitResult
@@ -30,31 +30,31 @@ def start_trial(
         directory = job.directory
         guest = WaitingJob(job_id=job_id, release_at=release_at, trial_dir=directory)
         if host := attach_or_claim(prepared, guest, desk):
-            _only_by_verdict(prepared, guest, host.directory, desk)
+            _hold_until_verdict(prepared, guest, host.directory, desk)
             return replace(sent, trial_dir=directory, attached_to=host.job_id or 0)
         result = desk.slurm.sbatch(job.call)
-        why_not = "" if result.job_id is not None else last_line(result.stderr)
+        why_not = "" if result.job_id is not None else get_last_line(result.stderr)
     except (OSError, SlurmwrapError, KeyboardInterrupt) as error:
         why_not = str(error) or "interrupted"
     except Exception as error:  # a fault of ours must not cost the word on a job that Slurm has
         why_not = f"{type(error).__name__}: {error}"
     if why_not or result.job_id is None:
         desk.say(f"no pre-run: {why_not}; job {job_id} starts without")
-        unclaim(prepared, directory, desk)
-        _let_go(job_id, release_at, desk)
+        withdraw_prerun(prepared, directory, desk)
+        _release_job(job_id, release_at, desk)
         return sent
     with suppress(OSError):
-        submitted(directory, result.job_id)
-    _only_by_verdict(prepared, guest, Path(directory), desk)
+        mark_submitted(directory, result.job_id)
+    _hold_until_verdict(prepared, guest, Path(directory), desk)
     return replace(sent, trial=result, trial_dir=directory)
 
 
-def _only_by_verdict(prepared: PreparedJob, guest: WaitingJob, directory: Path, desk: SubmitContext) -> None:
+def _hold_until_verdict(prepared: PreparedJob, guest: WaitingJob, directory: Path, desk: SubmitContext) -> None:
     """A gate has no bound, but not before there is a pre-run: else who kills us in between would leave a job that
     waits for ever. A pre-run that was quicker than this has its word kept."""
     if prepared.prerun != "gate":
         return
-    begin, _ = later_begin(prepared.request.value("begin"), UNBOUNDED_S, desk.clock.now())
+    begin, _ = select_later_begin(prepared.request.value("begin"), UNBOUNDED_S, desk.clock.now())
     address = str(guest.job_id)
     try:
         desk.slurm.apply(start_action(address, begin, "waits for its verdict without bound"))
@@ -64,7 +64,7 @@ def _only_by_verdict(prepared: PreparedJob, guest: WaitingJob, directory: Path, 
         desk.say(f"job {address} does not wait for its verdict without bound ({error})")
 
 
-def _let_go(job_id: int, release_at: str, desk: SubmitContext) -> None:
+def _release_job(job_id: int, release_at: str, desk: SubmitContext) -> None:
     action = start_action(str(job_id), release_at, "the pre-run could not be submitted")
     try:
         desk.slurm.apply(action)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from slurmwrap.sbatch.begin import begin_time, later_begin
+from slurmwrap.sbatch.begin import parse_begin_time, select_later_begin
 
 if TYPE_CHECKING:
     from slurmwrap.model.job_record import JobRecord
@@ -14,12 +14,12 @@ UNBOUNDED_S = 365 * 86400  # --prerun=gate: as good as without bound, and Slurm 
 _SLACK_S = 180.0  # sbatch may try for two minutes before the controller takes the job
 
 
-def given_times(own_begin: str | None, grace_s: int, now: float) -> tuple[float, ...]:
+def list_expected_start_times(own_begin: str | None, grace_s: int, now: float) -> tuple[float, ...]:
     """The begin times that the job may have from us, in Unix seconds: behind its grace, and as a gate.
 
     () where the user's own --begin is not understood: then nothing is known.
     """
-    times = (begin_time(later_begin(own_begin, bound, now)[0], now) for bound in (grace_s, UNBOUNDED_S))
+    times = (parse_begin_time(select_later_begin(own_begin, bound, now)[0], now) for bound in (grace_s, UNBOUNDED_S))
     return tuple(time for time in times if time is not None)
 
 
@@ -29,7 +29,7 @@ def is_as_given(at: float, given: Sequence[float], eligible_since: float) -> boo
     return any(abs(at - max(time, eligible_since)) <= _SLACK_S for time in given)
 
 
-def moved_by_its_user(record: JobRecord, given: Sequence[float], now: float) -> bool:
+def has_user_changed_start_time(record: JobRecord, given: Sequence[float], now: float) -> bool:
     """Somebody set another start that is still to come (`scontrol update StartTime=`): no verdict shortens that."""
     at = record.eligible_time
     return bool(given) and at is not None and at > now and not is_as_given(at, given, 0.0)

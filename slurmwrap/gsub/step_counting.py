@@ -19,12 +19,12 @@ _NAMES = ("SLURMWRAP_STEP_DIR", "SLURMWRAP_STEP_NAMED")
 _REASON = "--count-steps: the step counter is found by these variables"
 
 
-def counting(prepared: PreparedJob, desk: SubmitContext) -> PreparedJob:
+def enable_step_counting(prepared: PreparedJob, desk: SubmitContext) -> PreparedJob:
     """`prepared` with what its job needs to count its steps, where it was asked to and can."""
     request = prepared.request
     if not request.own.count_steps:
         return prepared
-    why = hindrance(request)
+    why = find_hindrance(request)
     if why:
         desk.say(f"its steps are not counted: {why}")
         return prepared
@@ -36,7 +36,7 @@ def counting(prepared: PreparedJob, desk: SubmitContext) -> PreparedJob:
     environ = {
         "SLURMWRAP_STEP_DIR": directory,
         "SLURMWRAP_STEP_NAMED": "1",
-        "PYTHONPATH": in_front(counter, desk.environ.get("PYTHONPATH", "")),
+        "PYTHONPATH": prepend_to_pythonpath(counter, desk.environ.get("PYTHONPATH", "")),
     }
     exported = export_with(request.value("export"), counter)
     if exported is not None:
@@ -45,7 +45,7 @@ def counting(prepared: PreparedJob, desk: SubmitContext) -> PreparedJob:
     return replace(prepared, job_environ=environ, step_dir=directory, added=(*prepared.added, *wishes))
 
 
-def hindrance(request: JobRequest) -> str:
+def find_hindrance(request: JobRequest) -> str:
     """Why the counter's variables cannot reach the job; "" when they can (sbatch(1), --export)."""
     if request.setting("export-file"):
         return "--export-file alone says what the job's environment is"
@@ -67,22 +67,22 @@ def export_with(value: str | None, counter: str) -> str | None:
         return None
     words = value.split(",")
     every = "ALL" in (word.upper() for word in words)
-    chosen = [_with_counter(word, counter) for word in words]
+    chosen = [_add_counter(word, counter) for word in words]
     if not every:
         chosen += [name for name in _NAMES if name not in words]
-        chosen += [] if _names_path(words) else [f"PYTHONPATH={counter}"]
+        chosen += [] if _sets_pythonpath(words) else [f"PYTHONPATH={counter}"]
     return None if chosen == words else ",".join(chosen)
 
 
-def in_front(counter: str, path: str) -> str:
+def prepend_to_pythonpath(counter: str, path: str) -> str:
     """A PYTHONPATH that begins with the counter's directory."""
     return f"{counter}:{path}" if path else counter
 
 
-def _with_counter(word: str, counter: str) -> str:
+def _add_counter(word: str, counter: str) -> str:
     name, equals, value = word.partition("=")
-    return f"PYTHONPATH={in_front(counter, value)}" if equals and name == "PYTHONPATH" else word
+    return f"PYTHONPATH={prepend_to_pythonpath(counter, value)}" if equals and name == "PYTHONPATH" else word
 
 
-def _names_path(words: Sequence[str]) -> bool:
+def _sets_pythonpath(words: Sequence[str]) -> bool:
     return any(word.partition("=")[0] == "PYTHONPATH" for word in words)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from slurmwrap.gsub.submit_context import last_line
+from slurmwrap.gsub.submit_context import get_last_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 SCHEMA = 1  # as in list_options.py: grows when a field changes its meaning or goes away
 
 
-def submission_json(prepared: PreparedJob, sent: SubmitResult, cluster: str) -> str:
+def format_submission_json(prepared: PreparedJob, sent: SubmitResult, cluster: str) -> str:
     """One JSON object; `job_id` is null where Slurm refused the job or its answer was lost (`error` says which)."""
-    return json.dumps(_plain(prepared, sent, cluster), indent=1)
+    return json.dumps(_submission_to_json_dict(prepared, sent, cluster), indent=1)
 
 
-def _plain(prepared: PreparedJob, sent: SubmitResult, cluster: str) -> dict[str, Any]:
+def _submission_to_json_dict(prepared: PreparedJob, sent: SubmitResult, cluster: str) -> dict[str, Any]:
     trial_id = sent.attached_to or (sent.trial.job_id if sent.trial is not None else None)
     result = sent.result
     return {
@@ -30,7 +30,7 @@ def _plain(prepared: PreparedJob, sent: SubmitResult, cluster: str) -> dict[str,
         "job_id": result.job_id,
         "cluster": cluster,
         "exit_code": result.exit_code,
-        "error": "" if result.job_id is not None else last_line(result.stderr),
+        "error": "" if result.job_id is not None else get_last_line(result.stderr),
         "prerun": {
             "mode": prepared.prerun,
             "reason": prepared.prerun_reason,
@@ -42,10 +42,10 @@ def _plain(prepared: PreparedJob, sent: SubmitResult, cluster: str) -> dict[str,
             for c in sent.batch.changes
             if c.old != c.new
         ],
-        "warnings": [_finding(one) for one in prepared.warnings],
+        "warnings": [_finding_to_json_dict(one) for one in prepared.warnings],
         "forced": list(prepared.forced),
     }
 
 
-def _finding(one: Finding) -> dict[str, Any]:
+def _finding_to_json_dict(one: Finding) -> dict[str, Any]:
     return {"message": one.message, "file": one.file, "line": one.line, "fix": one.fix}

@@ -6,8 +6,8 @@ from contextlib import suppress
 
 from slurmwrap.errors import StoreError
 from slurmwrap.model.observation import Context, Observation
-from slurmwrap.store.serialize import to_plain
-from slurmwrap.store.spool_writer import begin_sealed, new_nonce, write_plain
+from slurmwrap.store.serialize import to_json_dict
+from slurmwrap.store.spool_writer import make_nonce, start_sealed_write, write_plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     Tell = Callable[[Observation], str]  # a site that listens; once
 
 
-def teller(site: SiteSection) -> Tell:
+def start_site_report(site: SiteSection) -> Tell:
     """Starts what seals the site's copy: there is time for it while sbatch is waited for."""
-    return begin_sealed(site.spool, socket=site.munge_socket)
+    return start_sealed_write(site.spool, socket=site.munge_socket)
 
 
 def leave_submission(record: Submission, uid: int, spool: str, tell: Tell | None) -> None:
     """In the user's own spool, and in that of a site that listens. StoreError where the user's own takes nothing."""
-    facts = {"submission": to_plain(record)}
+    facts = {"submission": to_json_dict(record)}
     note = Observation(
-        nonce=new_nonce(), cluster=record.cluster, job_id=record.job_id, context=Context.SUBMIT, at=record.at, uid=uid,
+        nonce=make_nonce(), cluster=record.cluster, job_id=record.job_id, context=Context.SUBMIT, at=record.at, uid=uid,
         facts=facts,
     )  # fmt: skip
     _leave(note, spool, tell)
@@ -37,10 +37,10 @@ def leave_submission(record: Submission, uid: int, spool: str, tell: Tell | None
 
 def leave_prerun(record: PrerunRecord, uid: int, spool: str, tell: Tell | None) -> None:
     """The same of a pre-run, under the number of the job that waits for it."""
-    facts = {"prerun": to_plain(record)}
+    facts = {"prerun": to_json_dict(record)}
     job_id = record.job_id or record.prerun_job_id
     note = Observation(
-        nonce=new_nonce(), cluster=record.cluster, job_id=job_id, context=Context.PRERUN, at=record.at, uid=uid,
+        nonce=make_nonce(), cluster=record.cluster, job_id=job_id, context=Context.PRERUN, at=record.at, uid=uid,
         facts=facts,
     )  # fmt: skip
     _leave(note, spool, tell)

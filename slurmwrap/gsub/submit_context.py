@@ -102,7 +102,7 @@ class SubmitResult:
     attached_to: int | None = None  # the pre-run of an earlier submission that speaks for this job too; 0: no id yet
 
 
-def last_line(text: str) -> str:
+def get_last_line(text: str) -> str:
     """What a command of Slurm said last: the word that decides."""
     return (text.strip().splitlines() or ["no reason given"])[-1].removeprefix("sbatch: error: ")
 

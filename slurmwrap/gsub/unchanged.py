@@ -46,7 +46,7 @@ class Surroundings:
     files_in: Callable[[str], Iterable[str]]  # names of the files in a directory; () where it cannot be read
 
 
-def standing(failures: Sequence[PastFailure], around: Surroundings) -> tuple[PastFailure, ...]:
+def select_unfixed_failures(failures: Sequence[PastFailure], around: Surroundings) -> tuple[PastFailure, ...]:
     """Those of `failures` that nothing changed since could have fixed."""
     return tuple(failure for failure in failures if not _may_be_fixed(failure, around))
 
@@ -56,21 +56,21 @@ def _may_be_fixed(failure: PastFailure, around: Surroundings) -> bool:
         return True
     texts = [c.text for c in failure.evidence if c.role != "cascade"]
     said = "\n".join([failure.reason, *texts] if failure.prerun else texts)
-    blamed = [posixpath.join(around.chdir, path) for path in _paths(failure.input_path, said)]
+    blamed = [posixpath.join(around.chdir, path) for path in _find_named_paths(failure.input_path, said)]
     if failure.category == "permission_error":
         if not blamed:
             return True  # a token or a licence: it cannot be looked at
         blamed += [posixpath.dirname(path) for path in blamed]
     missing = bool(_MISSING.search(said))
-    if any(_appeared(path, missing, around) or _changed(path, failure.at, around) for path in blamed):
+    if any(_has_appeared(path, missing, around) or _has_changed(path, failure.at, around) for path in blamed):
         return True
     needs_packages = failure.category in _OF_THE_ENVIRONMENT or bool(_NO_COMMAND.search(said))
-    if needs_packages and _packages_may_have_changed(failure.at, around):
+    if needs_packages and _may_packages_have_changed(failure.at, around):
         return True
-    return any(_changed(path, failure.at, around) for path in (*around.inputs, *_beside(around)))
+    return any(_has_changed(path, failure.at, around) for path in (*around.inputs, *_list_neighbouring_files(around)))
 
 
-def _paths(first: str, said: str) -> Iterator[str]:
+def _find_named_paths(first: str, said: str) -> Iterator[str]:
     """What the failure names and may be a file; a word too many only makes a refusal rarer."""
     if first:
         yield first
@@ -78,7 +78,7 @@ def _paths(first: str, said: str) -> Iterator[str]:
     yield from (text for text in _QUOTED.findall(said) if "\0" not in text and ("/" in text or "." in text))
 
 
-def _appeared(path: str, missing: bool, around: Surroundings) -> bool:
+def _has_appeared(path: str, missing: bool, around: Surroundings) -> bool:
     """A script or a program of the job's own is named in every message: that it is there says nothing."""
     return missing and path not in around.code and _is_specific(path, around) and around.changed_at(path) is not None
 
@@ -90,12 +90,12 @@ def _is_specific(path: str, around: Surroundings) -> bool:
     return not path.startswith(("/usr/", "/bin/", "/lib", "/opt/", "/var/spool/", "/proc/", "/dev/"))
 
 
-def _changed(path: str, since: float, around: Surroundings) -> bool:
+def _has_changed(path: str, since: float, around: Surroundings) -> bool:
     at = around.changed_at(path)
     return at is not None and at > since + _SECOND
 
 
-def _packages_may_have_changed(since: float, around: Surroundings) -> bool:
+def _may_packages_have_changed(since: float, around: Surroundings) -> bool:
     """True when it is not known which packages the job has, or where they are kept was written to."""
     if _ELSEWHERE.search(around.script):
         return True
@@ -109,11 +109,11 @@ def _packages_may_have_changed(since: float, around: Surroundings) -> bool:
     path = [folder for folder in around.environ.get("PATH", "").split(":") if folder.startswith("/")]
     prefixes += [posixpath.dirname(folder) for folder in path if posixpath.basename(folder) == "bin"]
     libraries = [folder for folder in around.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
-    places = [*path, *libraries, *_package_folders([*prefixes, f"{home}/.local"], around)]
-    return any(_changed(place, since, around) for place in dict.fromkeys(places))
+    places = [*path, *libraries, *_list_package_folders([*prefixes, f"{home}/.local"], around)]
+    return any(_has_changed(place, since, around) for place in dict.fromkeys(places))
 
 
-def _package_folders(prefixes: Sequence[str], around: Surroundings) -> Iterator[str]:
+def _list_package_folders(prefixes: Sequence[str], around: Surroundings) -> Iterator[str]:
     for prefix in dict.fromkeys(one for one in prefixes if one):
         for name in around.files_in(f"{prefix}/lib"):
             if name.startswith("python3"):
@@ -121,7 +121,7 @@ def _package_folders(prefixes: Sequence[str], around: Surroundings) -> Iterator[
                 yield f"{prefix}/lib/{name}/dist-packages"
 
 
-def _beside(around: Surroundings) -> Iterator[str]:
+def _list_neighbouring_files(around: Surroundings) -> Iterator[str]:
     """Files where the job runs and beside its programs: settings and data that the code names itself."""
     for folder in dict.fromkeys([around.chdir, *(posixpath.dirname(path) for path in around.code if path[:1] == "/")]):
         names = [name for name in around.files_in(folder) if not name.startswith(".")]

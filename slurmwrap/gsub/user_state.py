@@ -58,7 +58,7 @@ class UserStateStore:
 
     def completed(self, script_sha256: str, fingerprint: str) -> bool:
         """By the user's own reconcile, by the site's word, or by what Slurm said to an earlier call."""
-        told = self._told(script_sha256, fingerprint, least=1)
+        told = self._read_published_failures(script_sha256, fingerprint, least=1)
         return self.state.completed(script_sha256, fingerprint, told) is not None
 
     def unjudged(self, script_sha256: str, fingerprint: str, cluster: str) -> tuple[tuple[int, float], ...]:
@@ -71,28 +71,30 @@ class UserStateStore:
 
     def failures(self, script_sha256: str, fingerprint: str) -> tuple[PastFailure, ...]:
         """Newest first: by the user's own reconcile and by the site's word."""
-        told = self._told(script_sha256, fingerprint)
+        told = self._read_published_failures(script_sha256, fingerprint)
         return self.state.failed_before(script_sha256, fingerprint=fingerprint, told=told)
 
-    def _told(self, script_sha256: str, fingerprint: str, least: int = 2) -> tuple[tuple[JobRun, Submission], ...]:
+    def _read_published_failures(
+        self, script_sha256: str, fingerprint: str, least: int = 2
+    ) -> tuple[tuple[JobRun, Submission], ...]:
         """What the site sealed for this user about their earlier submissions of the very same. () for less than `least`
         of these."""
         if not self.config.site.published:
             return ()
-        from slurmwrap.store.published import tells_of, trusted_uids
+        from slurmwrap.store.published import has_published, list_trusted_uids
 
         ids, directory = self.state.submitted_ids(script_sha256, fingerprint), self.config.site.published
-        if len(ids) < least or not tells_of(directory, ids):
+        if len(ids) < least or not has_published(directory, ids):
             return ()  # so it is for most calls, and the records below need not be loaded
         from pathlib import Path
 
         from slurmwrap.host import munge
-        from slurmwrap.store.sealed_diagnoses import told_ends
+        from slurmwrap.store.sealed_diagnoses import read_published_ends
 
         same = [one for one in self.state.submitted(script_sha256) if one.fingerprint == fingerprint]
         unseal = partial(munge.open_sealed, socket=self.config.site.munge_socket)
         with suppress(StoreError):  # no munged: gsub goes on without
-            return told_ends(same, Path(directory), unseal, trusted_uids(self.config))
+            return read_published_ends(same, Path(directory), unseal, list_trusted_uids(self.config))
         return ()
 
     def site_listens(self) -> bool:
@@ -112,21 +114,21 @@ class UserStateStore:
 
     def expect_submission(self) -> None:
         """Loads and starts what the next thing to remember will need, for who has to wait for sbatch anyhow."""
-        self._begun = self._begun or self._teller()
+        self._begun = self._begun or self._start_site_report()
 
     def remember_submission(self, submission: Submission) -> None:
         """One file in the user's spool, one in the site's."""
         from slurmwrap.gsub.submission_records import leave_submission
 
         self._remember_picked(submission.plan)
-        leave_submission(submission, self.uid, self._spool, self._site())
+        leave_submission(submission, self.uid, self._spool, self._get_site_report())
 
     def remember_prerun(self, record: PrerunRecord) -> None:
         """One file in the user's spool, one in the site's where a job waits for it."""
         from slurmwrap.gsub.submission_records import leave_prerun
 
         self._remember_picked(record.plan)
-        leave_prerun(record, self.uid, self._spool, self._site())
+        leave_prerun(record, self.uid, self._spool, self._get_site_report())
         with suppress(OSError):
             touch(self.mark)
 
@@ -140,15 +142,15 @@ class UserStateStore:
     def _spool(self) -> str:
         return f"{self.state.place}/{SPOOL}"
 
-    def _site(self) -> Tell | None:
+    def _get_site_report(self) -> Tell | None:
         """Who tells the site, once; None where it does not listen."""
         begun, self._begun = self._begun, None
-        return begun or self._teller()
+        return begun or self._start_site_report()
 
-    def _teller(self) -> Tell | None:
-        from slurmwrap.gsub.submission_records import teller
+    def _start_site_report(self) -> Tell | None:
+        from slurmwrap.gsub.submission_records import start_site_report
 
-        return teller(self.config.site) if self.site_listens() else None
+        return start_site_report(self.config.site) if self.site_listens() else None
 
     @property
     def mark(self) -> str:
@@ -162,13 +164,13 @@ class UserStateStore:
 
     def trial_dir(self) -> str:
         """prerun/<random>, mode 0700."""
-        return str(self._private("prerun", _unique()))
+        return str(self._make_private_directory("prerun", _make_unique_name()))
 
     def step_dir(self) -> str:
         """steps/<random>, 0700; those of long ago go, once a day: a sweep leaves thousands on a slow file server."""
         from shutil import rmtree
 
-        place = self._private("steps")
+        place = self._make_private_directory("steps")
         looked = place.parent / "steps_looked"
         with suppress(OSError):
             if not looked.exists() or abs(time() - looked.stat().st_mtime) > _STEPS_LOOKED_S:
@@ -176,7 +178,7 @@ class UserStateStore:
                 for old in place.iterdir():
                     if time() - old.stat().st_mtime > _STEPS_KEPT_S:
                         rmtree(old, ignore_errors=True)
-        return str(self._private("steps", _unique()))
+        return str(self._make_private_directory("steps", _make_unique_name()))
 
     def keep_counter(self) -> str:
         """counter/<digest>: a copy, since nodes and containers see the home but perhaps not our installation."""
@@ -190,7 +192,7 @@ class UserStateStore:
         mark = sha256_hex(b"".join(contents[name] for name in sorted(contents)))[:16]
         final = self.state.directory / "counter" / mark
         if not final.is_dir():
-            aside = self._private("counter", f".{_unique()}")
+            aside = self._make_private_directory("counter", f".{_make_unique_name()}")
             for name, content in contents.items():
                 (aside / name).write_bytes(content)
             try:
@@ -203,7 +205,7 @@ class UserStateStore:
             raise OSError(f"{final} cannot be part of PYTHONPATH: its name has a colon")
         return str(final)
 
-    def _private(self, *parts: str) -> Path:
+    def _make_private_directory(self, *parts: str) -> Path:
         path = self.state.directory.joinpath(*parts)
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         return path
@@ -215,5 +217,5 @@ def touch(path: str) -> None:
     os.utime(path)
 
 
-def _unique() -> str:
+def _make_unique_name() -> str:
     return os.urandom(6).hex()

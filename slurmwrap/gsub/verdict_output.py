@@ -15,7 +15,7 @@ from slurmwrap.model.verdict import Outcome, Verdict, verdict_to_json
 _CODES = {Outcome.PASS: 0, Outcome.FAIL: PrerunFailed.exit_code, Outcome.INCONCLUSIVE: PrerunInconclusive.exit_code}
 
 
-def shown(verdict: Verdict, **more: Any) -> dict[str, Any]:
+def verdict_to_json_dict(verdict: Verdict, **more: Any) -> dict[str, Any]:
     """`verdict` ("pass", "fail", "inconclusive"), `layer`, `reason`, `steps`, `seconds`, `category`, `findings`,
     `evidence`, `measurement`, the blamed input, `failed_commands` (`file`, `line`, `text`), then `more`."""
     plain = verdict_to_json(verdict)
@@ -25,13 +25,13 @@ def shown(verdict: Verdict, **more: Any) -> dict[str, Any]:
 def print_alone(verdict: Verdict, as_json: bool, **more: Any) -> int:
     """Prints it on stdout, as one JSON object or in a line; returns the exit code: 0, 3 or 4."""
     if as_json:
-        print(json.dumps(shown(verdict, **more), indent=1))
+        print(json.dumps(verdict_to_json_dict(verdict, **more), indent=1))
     else:
         reason = visible(verdict.reason)
         print(f"{verdict.outcome.value}: {reason}")
     return _CODES[verdict.outcome]
 
 
-def nothing_proven(reason: str) -> Verdict:
+def make_unproven_verdict(reason: str) -> Verdict:
     """No pre-run took place."""
     return Verdict(outcome=Outcome.INCONCLUSIVE, layer="supervisor", reason=reason)

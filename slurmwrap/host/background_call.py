@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 
-def in_background(work: Callable[[], T]) -> Callable[[], T]:
+def start_in_background(work: Callable[[], T]) -> Callable[[], T]:
     """Starts `work` at once; nobody waits for it at the program's end. What comes back waits, and gives its value."""
     found: list[T] = []
     raised: list[BaseException] = []

@@ -38,7 +38,7 @@ COMPILE = (  # by the interpreter of the nodes; unchecked, since a zip keeps no 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HookSettings:
+class InstalledHookSettings:
     """What installation fixes. `%n` in node_state_dir, kernel_log and nvidia_proc is the node's name."""
 
     directory: Path  # where the files go, on every node and on the controller
@@ -84,28 +84,30 @@ class Rendered:
     mode: int
 
 
-def install(settings: HookSettings, chains: tuple[Chained, ...] = ()) -> HookFiles:
+def install(settings: InstalledHookSettings, chains: tuple[Chained, ...] = ()) -> HookFiles:
     """Writes all files below `settings.directory`, which must be ours and writable by nobody else."""
-    files = rendered(settings, chains)
+    files = render_hook_files(settings, chains)
     settings.directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-    _refuse_shared(settings.directory)
+    _reject_shared_directory(settings.directory)
     for file in files:
         replace(settings.directory / file.name, file.content, file.mode)
-    return files_of(settings.directory)
+    return make_hook_files(settings.directory)
 
 
-def rendered(settings: HookSettings, chains: tuple[Chained, ...] = ()) -> tuple[Rendered, ...]:
+def render_hook_files(settings: InstalledHookSettings, chains: tuple[Chained, ...] = ()) -> tuple[Rendered, ...]:
     """What belongs into the hooks' directory; what a hook needs comes before the hook. Nothing is written.
 
     SlurmwrapError where a setting cannot be used.
     """
     _check(settings)
-    files = files_of(settings.directory)
+    files = make_hook_files(settings.directory)
     own = (
-        Rendered(name=files.zipapp.name, content=_zipapp(settings.python), mode=0o644),
-        Rendered(name=_settings_file(settings.directory).name, content=_settings_json(settings), mode=0o644),
+        Rendered(name=files.zipapp.name, content=_build_zipapp(settings.python), mode=0o644),
+        Rendered(
+            name=_make_settings_path(settings.directory).name, content=_render_settings_json(settings), mode=0o644
+        ),
     )
-    shims = (*_shims(settings, files), *(_chain(settings.directory, chain) for chain in chains))
+    shims = (*_render_shims(settings, files), *(_chain(settings.directory, chain) for chain in chains))
     return (*own, *(Rendered(name=path.name, content=text.encode(), mode=0o755) for path, text in shims))
 
 
@@ -115,7 +117,7 @@ def _chain(directory: Path, chain: Chained) -> tuple[Path, str]:
     return directory / chain.name, _fill(template, values)
 
 
-def files_of(directory: Path) -> HookFiles:
+def make_hook_files(directory: Path) -> HookFiles:
     """Where they lie."""
     return HookFiles(
         prolog=directory / "prolog",
@@ -125,11 +127,11 @@ def files_of(directory: Path) -> HookFiles:
     )
 
 
-def _settings_file(directory: Path) -> Path:
+def _make_settings_path(directory: Path) -> Path:
     return directory / "hooks.json"
 
 
-def _check(settings: HookSettings) -> None:
+def _check(settings: InstalledHookSettings) -> None:
     """Relative paths would be looked up in a hook's working directory, and there is no PATH."""
     named: dict[str, str | Path] = {"directory": settings.directory, "python": settings.python, "spool": settings.spool}
     named |= {"controller_dir": settings.controller_dir, "node_state_dir": settings.node_state_dir}
@@ -153,7 +155,7 @@ def _check(settings: HookSettings) -> None:
         raise SlurmwrapError(f"hooks: slurm.conf cannot name '{settings.directory}'", hint="Use a path without blanks.")
 
 
-def _refuse_shared(directory: Path) -> None:
+def _reject_shared_directory(directory: Path) -> None:
     found = directory.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
         raise SlurmwrapError(
@@ -162,12 +164,12 @@ def _refuse_shared(directory: Path) -> None:
         )
 
 
-def _shims(settings: HookSettings, files: HookFiles) -> tuple[tuple[Path, str], ...]:
+def _render_shims(settings: InstalledHookSettings, files: HookFiles) -> tuple[tuple[Path, str], ...]:
     sleep = shutil.which("sleep", path="/usr/bin:/bin") or "/bin/sleep"
     values = {
         "PYTHON": shlex.quote(settings.python),
         "ZIPAPP": shlex.quote(str(files.zipapp)),
-        "SETTINGS": shlex.quote(str(_settings_file(settings.directory))),
+        "SETTINGS": shlex.quote(str(_make_settings_path(settings.directory))),
         "SLEEP": shlex.quote(sleep),
         "STATE": '"${SLURMD_NODENAME-}"'.join(map(shlex.quote, str(settings.node_state_dir).split("%n"))),
         "CLUSTER": shlex.quote(settings.cluster),
@@ -186,7 +188,7 @@ def _fill(template: str, values: dict[str, str]) -> str:
     return re.sub(r"@([A-Z_]+)@", lambda match: values[match[1]], template)  # one pass: values are not templates
 
 
-def _settings_json(settings: HookSettings) -> bytes:
+def _render_settings_json(settings: InstalledHookSettings) -> bytes:
     names = ["cluster", "spool", "node_state_dir", "munge", "munge_socket", "kernel_log", "nvidia_proc"]
     names += ["nvidia_control", "gate", "published"]
     values = {name: str(getattr(settings, name)) for name in names}
@@ -194,7 +196,7 @@ def _settings_json(settings: HookSettings) -> bytes:
 
 
 @cache
-def _zipapp(python: str) -> bytes:
+def _build_zipapp(python: str) -> bytes:
     """The package node_hooks, NVIDIA's binding where it is installed, and byte code for speed.
 
     Byte code belongs to one Python release; another one on a node reads the sources instead.

@@ -57,7 +57,7 @@ class Journal:
 
     def send(self, fields: Fields) -> bool:
         """One record. False when journald is not there or has no room: then it is lost, and counted."""
-        data = datagram(fields)
+        data = encode_datagram(fields)
         for _ in range(1 if self._socket is None else 2):  # journald may have been restarted since the last one
             try:
                 self._send(data)
@@ -88,12 +88,12 @@ class Journal:
         self._socket = None
 
 
-def datagram(fields: Fields) -> bytes:
+def encode_datagram(fields: Fields) -> bytes:
     """The record in the native protocol's form. Names that journald would drop are left out."""
-    return b"".join(_field(name, value) for name, value in fields if _FIELD.fullmatch(name))
+    return b"".join(_encode_field(name, value) for name, value in fields if _FIELD.fullmatch(name))
 
 
-def _field(name: str, value: str) -> bytes:
+def _encode_field(name: str, value: str) -> bytes:
     data = utf8(value)[:MOST]
     if b"\n" not in data:
         return name.encode("ascii") + b"=" + data + b"\n"

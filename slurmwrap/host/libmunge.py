@@ -25,7 +25,7 @@ class Raw:
 
 
 @cache
-def library() -> Any:
+def load_libmunge() -> Any:
     """libmunge, or None where it cannot be loaded."""
     try:
         found = ctypes.CDLL("libmunge.so.2")
@@ -39,7 +39,7 @@ def library() -> Any:
 
 def decode(credential: bytes, socket: str) -> Raw:
     """One credential; "": munged's default socket. `library()` must not be None."""
-    munge = library()
+    munge = load_libmunge()
     context = ctypes.c_void_p(munge.munge_ctx_create())
     payload, length = ctypes.c_void_p(), ctypes.c_int()
     uid, gid = ctypes.c_uint32(0xFFFFFFFF), ctypes.c_uint32(0xFFFFFFFF)
@@ -58,14 +58,14 @@ def decode(credential: bytes, socket: str) -> Raw:
         if code in _VALID:
             raw.payload = ctypes.string_at(payload, length.value) if length.value > 0 else b""
             raw.uid, raw.gid = uid.value, gid.value
-            raw.encode_host, raw.encode_time = _origin(munge, context)
+            raw.encode_host, raw.encode_time = _read_origin(munge, context)
         return raw
     finally:
         _free(payload)
         munge.munge_ctx_destroy(context)
 
 
-def _origin(munge: Any, context: ctypes.c_void_p) -> tuple[str, int]:
+def _read_origin(munge: Any, context: ctypes.c_void_p) -> tuple[str, int]:
     address, made = (ctypes.c_ubyte * 4)(), ctypes.c_long()
     munge.munge_ctx_get(context, ctypes.c_int(_ADDR4), ctypes.byref(address))
     munge.munge_ctx_get(context, ctypes.c_int(_ENCODE_TIME), ctypes.byref(made))
@@ -74,9 +74,9 @@ def _origin(munge: Any, context: ctypes.c_void_p) -> tuple[str, int]:
 
 def _free(payload: ctypes.c_void_p) -> None:
     if payload.value:
-        _libc().free(payload)
+        _load_libc().free(payload)
 
 
 @cache
-def _libc() -> Any:
+def _load_libc() -> Any:
     return ctypes.CDLL(None)

@@ -70,7 +70,7 @@ def _send(child: subprocess.Popen[bytes], line: bytes, deadline: float) -> None:
         try:
             left = left[os.write(child.stdin.fileno(), left[:_PIECE]) :]
         except BrokenPipeError:
-            raise OSError(_how_it_ended(child)) from None
+            raise OSError(_describe_exit(child)) from None
 
 
 def _receive(child: subprocess.Popen[bytes], deadline: float) -> bytes:
@@ -80,12 +80,12 @@ def _receive(child: subprocess.Popen[bytes], deadline: float) -> bytes:
         _wait(child.stdout.fileno(), selectors.EVENT_READ, deadline)
         chunk = os.read(child.stdout.fileno(), _CHUNK)
         if not chunk:
-            raise OSError(_how_it_ended(child))
+            raise OSError(_describe_exit(child))
         heard += chunk
     return bytes(heard)
 
 
-def _how_it_ended(child: subprocess.Popen[bytes]) -> str:
+def _describe_exit(child: subprocess.Popen[bytes]) -> str:
     try:
         return f"exit code {child.wait(_GRACE_S)}"
     except subprocess.TimeoutExpired:

@@ -12,7 +12,7 @@ from slurmwrap.errors import StoreError
 
 
 @contextmanager
-def held(path: Path, what: str) -> Iterator[None]:
+def hold_exclusive_lock(path: Path, what: str) -> Iterator[None]:
     """Holds the lock, which the kernel frees however we end. StoreError names the pid that holds it already."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -38,7 +38,7 @@ class Mailer:
         names = (to,) if isinstance(to, str) else tuple(to)
         host, _, port = self.server.rpartition(":") if ":" in self.server else (self.server, "", "25")
         try:
-            message = self._message(names, subject, text, html, attached)
+            message = self._build_message(names, subject, text, html, attached)
             with smtplib.SMTP(host, int(port), timeout=TIMEOUT_S) as connection:
                 refused = connection.send_message(message)
         except (OSError, ValueError, smtplib.SMTPException) as error:
@@ -46,13 +46,13 @@ class Mailer:
         if refused:
             raise StoreError(f"mail by {self.server} was refused for {', '.join(refused)}", hint="see report.to")
 
-    def _message(
+    def _build_message(
         self, to: Sequence[str], subject: str, text: str, html: str, attached: Sequence[Attachment]
     ) -> EmailMessage:
         from email.utils import formatdate, make_msgid
 
         message = EmailMessage()
-        message["From"], message["To"], message["Subject"] = self.sender, ", ".join(to), _one_line(subject)
+        message["From"], message["To"], message["Subject"] = self.sender, ", ".join(to), _to_one_line(subject)
         message["Date"] = formatdate(localtime=True)
         message["Message-ID"] = make_msgid(domain=self.sender.rpartition("@")[2] or "localhost")
         message["Auto-Submitted"] = "auto-generated"  # RFC 3834: no holiday notice answers it
@@ -64,6 +64,6 @@ class Mailer:
         return message
 
 
-def _one_line(text: str) -> str:
+def _to_one_line(text: str) -> str:
     """A header may not hold a line break: a job's name is its user's text."""
     return marked(text, "?", 200)

@@ -18,11 +18,11 @@ def mount_of(path: str, table: Path = TABLE) -> str:
         text = table.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
         return ""
-    points = (_point(line) for line in text.splitlines())
+    points = (_parse_mount_point(line) for line in text.splitlines())
     return max((p for p in points if len(p) > 1 and (path == p or path.startswith(f"{p}/"))), key=len, default="")
 
 
-def _point(line: str) -> str:
+def _parse_mount_point(line: str) -> str:
     """The second word of a line; a blank in it is written \\040."""
     words = line.split(" ")
     return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), words[1]) if len(words) > 1 else ""

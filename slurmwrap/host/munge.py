@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 from slurmwrap.errors import BadCredential, StoreError
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.host.run_command import CommandResult, begin_unfed, run
+from slurmwrap.host.run_command import CommandResult, run, start_unfed_command
 
-__all__ = ["GENUINE", "BadCredential", "Decoded", "begin_encode", "decode", "encode", "open_sealed"]
+__all__ = ["GENUINE", "BadCredential", "Decoded", "decode", "encode", "open_sealed", "start_encode"]
 
 SUCCESS, EXPIRED, REWOUND, REPLAYED = 0, 15, 16, 17
 GENUINE = (SUCCESS, EXPIRED, REWOUND, REPLAYED)
@@ -35,18 +35,18 @@ class Decoded:
 
 def encode(payload: bytes, *, socket: str, uid_restriction: int | None = None) -> bytes:
     """`payload` as a credential, which only `uid_restriction` can decode if given. StoreError without munged."""
-    return begin_encode(socket=socket, uid_restriction=uid_restriction)(payload)
+    return start_encode(socket=socket, uid_restriction=uid_restriction)(payload)
 
 
-def begin_encode(*, socket: str, uid_restriction: int | None = None) -> Callable[[bytes], bytes]:
+def start_encode(*, socket: str, uid_restriction: int | None = None) -> Callable[[bytes], bytes]:
     """`encode` in two: what takes the payload, once. Meanwhile munge starts; it asks munged when it has the payload."""
     restriction = () if uid_restriction is None else (f"--restrict-uid={uid_restriction}",)
-    fed = begin_unfed(["munge", *_socket(socket), *restriction], timeout_s=_TIMEOUT_S)
+    fed = start_unfed_command(["munge", *_format_socket_option(socket), *restriction], timeout_s=_TIMEOUT_S)
 
     def credential(payload: bytes) -> bytes:
         result = fed(payload)
         if not result.ok:
-            raise StoreError(f"munge: {_said(result)}", hint="Is munged running? `munge -n` tells.")
+            raise StoreError(f"munge: {_format_munge_error(result)}", hint="Is munged running? `munge -n` tells.")
         return result.stdout.strip()
 
     return credential
@@ -65,7 +65,7 @@ def decode(credential: bytes, *, socket: str) -> Decoded:
     """What a credential holds. BadCredential when it is none; StoreError when munged cannot be asked."""
     from slurmwrap.host import libmunge  # ctypes: not on gsub's fast path
 
-    if libmunge.library() is None:
+    if libmunge.load_libmunge() is None:
         return decode_by_command(credential, socket=socket)
     raw = libmunge.decode(credential, socket)
     if raw.code in _UNREACHABLE:
@@ -84,20 +84,22 @@ def decode(credential: bytes, *, socket: str) -> Decoded:
 
 def decode_by_command(credential: bytes, *, socket: str) -> Decoded:
     """The same where the library is not to be had: one process for each credential."""
-    argv = ["unmunge", *_socket(socket), "--numeric", f"--keys={_KEYS}"]
+    argv = ["unmunge", *_format_socket_option(socket), "--numeric", f"--keys={_KEYS}"]
     result = run(argv, timeout_s=_TIMEOUT_S, stdin=credential)
     if result.exit_code is None or result.exit_code in _UNREACHABLE:
-        raise StoreError(f"unmunge: {_said(result)}", hint="Is munged running? `munge -n | unmunge` tells.")
+        raise StoreError(
+            f"unmunge: {_format_munge_error(result)}", hint="Is munged running? `munge -n | unmunge` tells."
+        )
     if result.exit_code not in GENUINE:
-        raise BadCredential(f"unmunge: {_said(result)}")
+        raise BadCredential(f"unmunge: {_format_munge_error(result)}")
     return _parse(result.stdout)
 
 
-def _socket(socket: str) -> tuple[str, ...]:
+def _format_socket_option(socket: str) -> tuple[str, ...]:
     return (f"--socket={socket}",) if socket else ()
 
 
-def _said(result: CommandResult) -> str:
+def _format_munge_error(result: CommandResult) -> str:
     if result.timed_out:
         return f"no answer in {_TIMEOUT_S:g} s"
     lines = result.stderr.decode("utf-8", "replace").strip().splitlines()

@@ -20,14 +20,14 @@ def append_lines(path: str, text: str) -> None:
         if not stat.S_ISREG(found.st_mode):
             raise OSError(f"{path} is no regular file")
         content = text.encode("utf-8", "backslashreplace")
-        if found.st_size and _last_byte(path) not in (b"\n", b""):
+        if found.st_size and _read_last_byte(path) not in (b"\n", b""):
             content = b"\n" + content
         os.write(descriptor, content)
     finally:
         os.close(descriptor)
 
 
-def _last_byte(path: str) -> bytes:
+def _read_last_byte(path: str) -> bytes:
     """Of the file, b"" where it may not be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -46,7 +46,7 @@ def read_inputs_as(uid: int, paths: Sequence[str]) -> tuple[InputRead, ...]:
 
 def _read(path: str, uid: int) -> tuple[str, str, bool]:
     digest = _digest(path)
-    return digest, job_inputs.inspect(path) or "", bool(digest) and _of_another(path, uid)
+    return digest, job_inputs.inspect(path) or "", bool(digest) and _is_owned_by_another(path, uid)
 
 
 def _digest(path: str) -> str:
@@ -57,7 +57,7 @@ def _digest(path: str) -> str:
         return ""
 
 
-def _of_another(path: str, uid: int) -> bool:
+def _is_owned_by_another(path: str, uid: int) -> bool:
     """Whether content and name are another user's: not `uid`'s to write, to link or to rename. An empty file is
     nobody's, for all empty files have one digest."""
     try:

@@ -38,7 +38,7 @@ class StepFiles:
             user = pwd.getpwuid(uid)
         except KeyError:
             return {}
-        work, deadline = _reader(record, directory, user), self._clock() + DEADLINE_S
+        work, deadline = _make_step_reader(record, directory, user), self._clock() + DEADLINE_S
         answer = deadline_child.call(work, deadline, _LIMIT)  # type: ignore[no-untyped-call]
         if answer.late:
             self._not_before[uid] = self._clock() + LATE_S
@@ -48,7 +48,7 @@ class StepFiles:
         return told
 
 
-def _reader(record: JobRun, directory: str, user: pwd.struct_passwd) -> Callable[[Any], None]:
+def _make_step_reader(record: JobRun, directory: str, user: pwd.struct_passwd) -> Callable[[Any], None]:
     """What the child does; everything that it needs is loaded before it becomes the user."""
     since = None if record.start_time is None else float(record.start_time)
     place, job_id = os.fsencode(directory), record.attempt.job_id

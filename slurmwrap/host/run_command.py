@@ -68,48 +68,48 @@ def run(
     once the program runs and before anything is read of it.
     """
     deadline = time.monotonic() + timeout_s
-    child = _started(argv, program, environ, stdin is not None, session, cwd, uid)
+    child = _start_process(argv, program, environ, stdin is not None, session, cwd, uid)
     if isinstance(child, CommandResult):
         return child
-    _feed_small(child, stdin)
+    _feed_small_input(child, stdin)
     most = sys.maxsize if uid is None else _MOST_OF_OTHERS
-    return _ended(child, argv, stdin, deadline, most, session, heard, meanwhile)
+    return _wait_for_end(child, argv, stdin, deadline, most, session, heard, meanwhile)
 
 
-def begin(
+def start_command(
     argv: Sequence[str], *, timeout_s: float, stdin: bytes | None = None, environ: Mapping[str, str] | None = None
 ) -> Callable[[], CommandResult]:
     """`run` in two: the program is started now, and what comes back, to be called once, waits for its end."""
     deadline = time.monotonic() + timeout_s
-    child = _started(argv, None, environ, stdin is not None, True, None, None)
+    child = _start_process(argv, None, environ, stdin is not None, True, None, None)
     if isinstance(child, SpawnedProcess):
-        _feed_small(child, stdin)
+        _feed_small_input(child, stdin)
 
     def ended() -> CommandResult:
         if isinstance(child, CommandResult):
             return child
         late = time.monotonic() + _GRACE_S  # whenever we come back: what it has said by then is there to be read
-        return _ended(child, argv, stdin, max(deadline, late), sys.maxsize, True, None)
+        return _wait_for_end(child, argv, stdin, max(deadline, late), sys.maxsize, True, None)
 
     return ended
 
 
-def begin_unfed(argv: Sequence[str], *, timeout_s: float) -> Callable[[bytes], CommandResult]:
+def start_unfed_command(argv: Sequence[str], *, timeout_s: float) -> Callable[[bytes], CommandResult]:
     """`run` in two, for an input that is not known yet: what comes back, to be called once, gives it and waits.
 
     The time-out counts from then. Where it is never called the program reads an end of file when we end.
     """
-    child = _started(argv, None, None, True, True, None, None)
+    child = _start_process(argv, None, None, True, True, None, None)
 
     def fed(stdin: bytes) -> CommandResult:
         if isinstance(child, CommandResult):
             return child
-        return _ended(child, argv, stdin, time.monotonic() + timeout_s, sys.maxsize, True, None)
+        return _wait_for_end(child, argv, stdin, time.monotonic() + timeout_s, sys.maxsize, True, None)
 
     return fed
 
 
-def _started(
+def _start_process(
     argv: Sequence[str],
     program: str | None,
     environ: Mapping[str, str] | None,
@@ -129,7 +129,7 @@ def _started(
         )
 
 
-def _feed_small(child: SpawnedProcess, stdin: bytes | None) -> None:
+def _feed_small_input(child: SpawnedProcess, stdin: bytes | None) -> None:
     """An empty pipe takes it whole: nobody needs to come back for it."""
     if child.stdin is not None and stdin is not None and len(stdin) <= select.PIPE_BUF:
         with suppress(BrokenPipeError):
@@ -137,7 +137,7 @@ def _feed_small(child: SpawnedProcess, stdin: bytes | None) -> None:
         child.close_stdin()
 
 
-def _ended(
+def _wait_for_end(
     child: SpawnedProcess,
     argv: Sequence[str],
     stdin: bytes | None,
@@ -149,10 +149,12 @@ def _ended(
 ) -> CommandResult:
     ended, (stdout, stderr) = False, (bytearray(), bytearray())
     try:
-        with nullcontext() if session else _passing_signals_on(child):
+        with nullcontext() if session else _forward_signals(child):
             if meanwhile is not None:
                 meanwhile()
-            ended = _talk(child, stdin or b"", (stdout, stderr), deadline, most, heard) and child.wait(deadline)
+            ended = _exchange_data(child, stdin or b"", (stdout, stderr), deadline, most, heard) and child.wait(
+                deadline
+            )
     finally:  # also on Ctrl-C: a child with its own session would not see it
         if not ended:
             _kill(child, session)
@@ -168,7 +170,7 @@ def _ended(
 
 
 @contextmanager
-def _passing_signals_on(child: SpawnedProcess) -> Iterator[None]:
+def _forward_signals(child: SpawnedProcess) -> Iterator[None]:
     """SIGTERM and SIGHUP of ours are the child's, unless we were started with them ignored (nohup), or are a thread."""
     kept = {}
     try:
@@ -182,7 +184,7 @@ def _passing_signals_on(child: SpawnedProcess) -> Iterator[None]:
             signal.signal(number, before)
 
 
-def _talk(
+def _exchange_data(
     child: SpawnedProcess,
     stdin: bytes,
     kept: tuple[bytearray, bytearray],
@@ -193,7 +195,7 @@ def _talk(
     """Feeds and reads all pipes at once until both outputs end or the child does; False at the deadline."""
     pending, over = memoryview(stdin), False
     buffers = {child.stdout: kept[0], child.stderr: kept[1]}
-    poller = _poller(child)
+    poller = _make_poller(child)
     while buffers:
         left = deadline - time.monotonic()
         if left <= 0:
@@ -205,7 +207,7 @@ def _talk(
         over = not events and child.poll() is not None
         for descriptor, _ in events:
             if descriptor == child.stdin:
-                pending = _feed(poller, child, pending)
+                pending = _feed_input(poller, child, pending)
             elif chunk := os.read(descriptor, _CHUNK):
                 buffer = buffers[descriptor]
                 buffer.extend(chunk[: max(0, most - len(buffer))])
@@ -217,7 +219,7 @@ def _talk(
     return True
 
 
-def _poller(child: SpawnedProcess) -> select.poll:
+def _make_poller(child: SpawnedProcess) -> select.poll:
     poller = select.poll()
     poller.register(child.stdout, select.POLLIN)
     poller.register(child.stderr, select.POLLIN)
@@ -227,7 +229,7 @@ def _poller(child: SpawnedProcess) -> select.poll:
     return poller
 
 
-def _feed(poller: select.poll, child: SpawnedProcess, pending: memoryview) -> memoryview:
+def _feed_input(poller: select.poll, child: SpawnedProcess, pending: memoryview) -> memoryview:
     """Writes what fits; closes stdin at its end, or when the child reads no more."""
     assert child.stdin is not None
     try:

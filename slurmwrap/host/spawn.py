@@ -39,14 +39,14 @@ class SpawnedProcess:
         self.pid = 0
         self.returncode: int | None = None  # -N: ended by signal N
         self._popen: subprocess.Popen[bytes] | None = None
-        theirs, ours = _pipes(fed)
+        theirs, ours = _open_pipes(fed)
         self.stdin, self.stdout, self.stderr = ours
         try:
             if cwd is None and uid is None and min(theirs) > 2:
                 with suppress(NotImplementedError):  # sessions are glibc's since 2.26
-                    self.pid = _spawned(program or argv[0], argv, environ, theirs, session)
+                    self.pid = _spawn_program(program or argv[0], argv, environ, theirs, session)
             if not self.pid:
-                self._popen = _popened(program, argv, environ, theirs, session, cwd, uid)
+                self._popen = _open_by_popen(program, argv, environ, theirs, session, cwd, uid)
                 self.pid = self._popen.pid
         except BaseException:
             self.close()
@@ -98,7 +98,7 @@ class SpawnedProcess:
             os.close(descriptor)
 
 
-def _pipes(fed: bool) -> tuple[tuple[int, int, int], tuple[int | None, int, int]]:
+def _open_pipes(fed: bool) -> tuple[tuple[int, int, int], tuple[int | None, int, int]]:
     """(stdin, stdout, stderr of the child, our ends of them). OSError when too many files are open."""
     made: list[int] = []
     try:
@@ -113,13 +113,13 @@ def _pipes(fed: bool) -> tuple[tuple[int, int, int], tuple[int | None, int, int]
     return (made[0], made[3], made[5]), (made[1] if fed else None, made[2], made[4])
 
 
-def _spawned(
+def _spawn_program(
     name: str, argv: Sequence[str], environ: Mapping[str, str], streams: tuple[int, int, int], session: bool
 ) -> int:
     actions = [(os.POSIX_SPAWN_DUP2, descriptor, number) for number, descriptor in enumerate(streams)]
-    closed = [(os.POSIX_SPAWN_CLOSE, descriptor) for descriptor in _inheritable()]
+    closed = [(os.POSIX_SPAWN_CLOSE, descriptor) for descriptor in _list_inherited_descriptors()]
     refused: OSError | None = None
-    for place in _places(name, environ):
+    for place in _list_program_paths(name, environ):
         try:
             return os.posix_spawn(
                 place,
@@ -136,7 +136,7 @@ def _spawned(
     raise refused or missing
 
 
-def _places(name: str, environ: Mapping[str, str]) -> list[str]:
+def _list_program_paths(name: str, environ: Mapping[str, str]) -> list[str]:
     """Where the program may be, at least one."""
     if "/" in name:
         return [name]
@@ -144,7 +144,7 @@ def _places(name: str, environ: Mapping[str, str]) -> list[str]:
     return [place for place in places if os.path.lexists(place)] or [name]
 
 
-def _inheritable() -> list[int]:
+def _list_inherited_descriptors() -> list[int]:
     """What whoever started us left open for his children: not meant for ours."""
     found = (int(name) for name in os.listdir("/proc/self/fd"))
     return [descriptor for descriptor in found if descriptor > 2 and _is_inheritable(descriptor)]
@@ -157,7 +157,7 @@ def _is_inheritable(descriptor: int) -> bool:
         return False
 
 
-def _popened(
+def _open_by_popen(
     program: str | None,
     argv: Sequence[str],
     environ: Mapping[str, str],

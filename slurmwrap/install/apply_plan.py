@@ -21,10 +21,10 @@ from slurmwrap.install.manifest import (
     Manifest,
     Written,
     digest,
-    joined,
+    join_manifests,
     write_manifest,
 )
-from slurmwrap.install.plan_installation import NEW, SAME, UPGRADE, FileChange, InstallationPlan, edited
+from slurmwrap.install.plan_installation import NEW, SAME, UPGRADE, FileChange, InstallationPlan, list_edited
 from slurmwrap.install.safe_files import FileTree, FoundFile
 
 _SYSTEMD_RUNS = Path("/run/systemd/system")  # sd_booted(3)
@@ -64,7 +64,7 @@ def prepare(plan: InstallationPlan, system: System, before: Manifest | None) -> 
     """Everything but Slurm's configuration: manifest, directories, files here. Returns what is now written down."""
     if plan.conflicts:
         raise SlurmwrapError("nothing was done: " + "; ".join(plan.conflicts), hint="`slurmwrap hooks plan` shows all.")
-    manifest = joined(before, _intended(plan, before))
+    manifest = join_manifests(before, _make_intended_manifest(plan, before))
     write_manifest(system.tree, manifest, system.manifest_file)
     for place in plan.places:
         if place.state == NEW:
@@ -90,12 +90,12 @@ def switch_on(plan: InstallationPlan, system: System, manifest: Manifest, *, unf
             write_change(change, system)
             system.say(f"edited {change.path}")
         if due or unfinished:
-            tell_slurm(system)
+            reconfigure_slurm(system)
     enabled = _enable(plan, system)
     for path in plan.stale:
         system.tree.remove(Path(path))
     gone = set(plan.stale)
-    files = tuple(_settled(one, plan) for one in manifest.files if one.path not in gone)
+    files = tuple(_keep_present_content(one, plan) for one in manifest.files if one.path not in gone)
     manifest = replace(manifest, state=INSTALLED, files=files, units=enabled or manifest.units)
     write_manifest(system.tree, manifest, system.manifest_file)
     return manifest
@@ -113,13 +113,13 @@ def write_change(change: FileChange, system: System) -> None:
     system.tree.write(change.path, replace(change.found, content=change.after.encode("latin-1")))
 
 
-def _settled(written: Written, plan: InstallationPlan) -> Written:
+def _keep_present_content(written: Written, plan: InstallationPlan) -> Written:
     """Only what lies there now: an older content is nobody's business any more."""
     now = [digest(item.content) for item in plan.items if str(item.path) == written.path]
     return replace(written, digests=tuple(now)) if now else written
 
 
-def _intended(plan: InstallationPlan, before: Manifest | None) -> Manifest:
+def _make_intended_manifest(plan: InstallationPlan, before: Manifest | None) -> Manifest:
     known = {one.path for one in before.files} if before else set()
     files = [item for item in plan.items if item.state != SAME or str(item.path) in known]
     return Manifest(
@@ -128,12 +128,12 @@ def _intended(plan: InstallationPlan, before: Manifest | None) -> Manifest:
         settings=plan.wanted.to_plain(),
         directories=tuple(str(place.path) for place in plan.places if place.state == NEW),
         files=tuple(Written(path=str(item.path), kind=item.kind, digests=(digest(item.content),)) for item in files),
-        edits=edited(plan, before),
+        edits=list_edited(plan, before),
         units=before.units if before else (),
     )
 
 
-def tell_slurm(system: System) -> None:
+def reconfigure_slurm(system: System) -> None:
     """`scontrol reconfigure`, which makes slurmctld and every slurmd read slurm.conf again."""
     if not system.alive or not system.reconfigure:
         return
@@ -149,14 +149,14 @@ def tell_slurm(system: System) -> None:
 def _enable(plan: InstallationPlan, system: System) -> tuple[str, ...]:
     if not plan.enable or not system.systemd_runs:
         return ()
-    systemctl(["daemon-reload"])
-    systemctl(["enable", *plan.enable])
-    systemctl(["restart", *plan.enable])  # what ran before is of the release, and of the units, before
+    run_systemctl(["daemon-reload"])
+    run_systemctl(["enable", *plan.enable])
+    run_systemctl(["restart", *plan.enable])  # what ran before is of the release, and of the units, before
     system.say(f"started {', '.join(plan.enable)}")
     return plan.enable
 
 
-def systemctl(arguments: Sequence[str], *, must: bool = True) -> None:
+def run_systemctl(arguments: Sequence[str], *, must: bool = True) -> None:
     """SlurmwrapError with systemd's own words when it `must` work."""
     told = run(["systemctl", *arguments], timeout_s=_PATIENCE_S)
     if must and not told.ok:

@@ -10,10 +10,10 @@ from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.host.run_command import run
 from slurmwrap.install import systemd_units
 from slurmwrap.install.apply_plan import System
-from slurmwrap.install.controllers import others
-from slurmwrap.install.install_target import InstallTarget, account
+from slurmwrap.install.controllers import list_other_controllers
+from slurmwrap.install.install_target import InstallTarget, find_account
 from slurmwrap.install.manifest import INSTALLED, REMOVED, Manifest, digest
-from slurmwrap.install.plan_installation import configured
+from slurmwrap.install.plan_installation import read_configuration
 from slurmwrap.install.slurm_conf import Edit, holds
 
 OK, WARN, FAIL = "ok", "warn", "fail"
@@ -32,22 +32,27 @@ class InstallationCheck:
 def check(manifest: Manifest, system: System, slurm: Callable[[], Mapping[str, str]]) -> tuple[InstallationCheck, ...]:
     """`slurm`: what the controller has in force (`scontrol show config`), asked only of a living system."""
     if manifest.state == REMOVED:
-        return (_taken_back(manifest),)
-    looks = [_whole(manifest), *_files(manifest, system), *_edits(manifest, system), *_places(manifest, system)]
+        return (_check_taken_back(manifest),)
+    looks = [
+        _check_whole(manifest),
+        *_check_files(manifest, system),
+        *_check_edits(manifest, system),
+        *_check_directories(manifest, system),
+    ]
     if system.alive:
-        looks += _in_force(manifest, slurm, system.here)
-        looks += _units(manifest, system)
+        looks += _check_in_force(manifest, slurm, system.here)
+        looks += _check_units(manifest, system)
     return tuple(looks)
 
 
-def _whole(manifest: Manifest) -> InstallationCheck:
+def _check_whole(manifest: Manifest) -> InstallationCheck:
     if manifest.state == INSTALLED:
         return InstallationCheck(what="installation", state=OK, text=f"slurmwrap {manifest.release}")
     hint = "`slurmwrap hooks install` goes on, `slurmwrap hooks uninstall` takes back."
     return InstallationCheck(what="installation", state=FAIL, text=f"was interrupted while {manifest.state}", hint=hint)
 
 
-def _taken_back(manifest: Manifest) -> InstallationCheck:
+def _check_taken_back(manifest: Manifest) -> InstallationCheck:
     left = [*manifest.directories[-3:], *([f"files on {len(manifest.nodes)} nodes"] if manifest.nodes else [])]
     hint = "`slurmwrap hooks uninstall` tries the nodes again, with --purge the data too; `install` begins anew."
     return InstallationCheck(
@@ -55,26 +60,26 @@ def _taken_back(manifest: Manifest) -> InstallationCheck:
     )
 
 
-def _files(manifest: Manifest, system: System) -> list[InstallationCheck]:
+def _check_files(manifest: Manifest, system: System) -> list[InstallationCheck]:
     wrong = []
     for one in manifest.files:
         found = system.tree.read(Path(one.path))
         if found is None:
-            wrong.append(_wrong(one.path, "is gone"))
+            wrong.append(_make_failed_check(one.path, "is gone"))
         elif digest(found.content) not in one.digests and one.kind != "config":
-            wrong.append(_wrong(one.path, "was changed"))
+            wrong.append(_make_failed_check(one.path, "was changed"))
         elif found.uid != 0 or found.mode & 0o022:
-            wrong.append(_wrong(one.path, f"is uid {found.uid}'s with mode {found.mode:04o}"))
+            wrong.append(_make_failed_check(one.path, f"is uid {found.uid}'s with mode {found.mode:04o}"))
     return wrong or [InstallationCheck(what="files", state=OK, text=f"{len(manifest.files)} as they were written")]
 
 
-def _wrong(path: str, what: str) -> InstallationCheck:
+def _make_failed_check(path: str, what: str) -> InstallationCheck:
     return InstallationCheck(
         what="files", state=FAIL, text=f"{path} {what}", hint="`slurmwrap hooks install` writes it again."
     )
 
 
-def _edits(manifest: Manifest, system: System) -> list[InstallationCheck]:
+def _check_edits(manifest: Manifest, system: System) -> list[InstallationCheck]:
     found = []
     for one in manifest.edits:
         there = system.tree.read(Path(one.edit.file))
@@ -87,9 +92,9 @@ def _edits(manifest: Manifest, system: System) -> list[InstallationCheck]:
     return found or [InstallationCheck(what="slurm.conf", state=OK, text=names)]
 
 
-def _places(manifest: Manifest, system: System) -> list[InstallationCheck]:
+def _check_directories(manifest: Manifest, system: System) -> list[InstallationCheck]:
     settings, found = manifest.settings, []
-    slurm = account(system.tree, str(settings["slurm_user"]))
+    slurm = find_account(system.tree, str(settings["slurm_user"]))
     wanted = {str(settings["spool"]): 0o1733, str(settings["published"]): 0o755, str(settings["state_dir"]): 0o700}
     for path, mode in wanted.items():
         try:
@@ -105,32 +110,35 @@ def _places(manifest: Manifest, system: System) -> list[InstallationCheck]:
     return found or [InstallationCheck(what="directories", state=OK, text=", ".join(wanted))]
 
 
-def _in_force(manifest: Manifest, slurm: Callable[[], Mapping[str, str]], here: str) -> list[InstallationCheck]:
+def _check_in_force(manifest: Manifest, slurm: Callable[[], Mapping[str, str]], here: str) -> list[InstallationCheck]:
     """Whether slurmctld has read the lines."""
     try:
         told = slurm()
     except SlurmwrapError as error:
         return [InstallationCheck(what="slurmctld", state=FAIL, text=str(error), hint=error.hint)]
-    missing = [line for one in manifest.edits for line in _lines(one.edit) if not _is_told(line, told)]
+    missing = [line for one in manifest.edits for line in _list_lines(one.edit) if not _is_told(line, told)]
     if missing:
         hint = "Run `scontrol reconfigure`."
         return [
             InstallationCheck(what="slurmctld", state=FAIL, text=f"has not in force: {', '.join(missing)}", hint=hint)
         ]
-    return [InstallationCheck(what="slurmctld", state=OK, text="has all lines in force"), *_controllers(told, here)]
+    return [
+        InstallationCheck(what="slurmctld", state=OK, text="has all lines in force"),
+        *_check_controllers(told, here),
+    ]
 
 
-def _controllers(told: Mapping[str, str], here: str) -> list[InstallationCheck]:
+def _check_controllers(told: Mapping[str, str], here: str) -> list[InstallationCheck]:
     """What cannot be seen from here is said, not judged."""
     hosts = [name.partition("(")[0] for name in told.get("SlurmctldHost", "").split(",")]
-    names = others(hosts, here)
+    names = list_other_controllers(hosts, here)
     if not names:
         return []
     hint = "What belongs there: `slurmwrap hooks bundle --controller FILE.tar.gz`; there `tar -C / -dzf` compares."
     return [InstallationCheck(what="controllers", state=OK, text=f"not looked at: {', '.join(names)}", hint=hint)]
 
 
-def _lines(edit: Edit) -> tuple[str, ...]:
+def _list_lines(edit: Edit) -> tuple[str, ...]:
     """Key=value that the edit sets."""
     return (*edit.block, *(new for _, new in edit.swaps if not new.startswith("#")))
 
@@ -143,7 +151,7 @@ def _is_told(line: str, told: Mapping[str, str]) -> bool:
     return {word.strip().lower() for word in value.split("#")[0].split(",")} <= words
 
 
-def _units(manifest: Manifest, system: System) -> list[InstallationCheck]:
+def _check_units(manifest: Manifest, system: System) -> list[InstallationCheck]:
     if not any(one.kind == "unit" for one in manifest.files):
         return [InstallationCheck(what="systemd", state=OK, text="not used")]
     if not system.systemd_runs:
@@ -155,17 +163,18 @@ def _units(manifest: Manifest, system: System) -> list[InstallationCheck]:
         return [
             InstallationCheck(what="systemd", state=FAIL, text=f"not active: {', '.join(asleep) or 'none'}", hint=hint)
         ]
-    if _out_of_step(manifest, system):
+    if _list_outdated_units(manifest, system):
         hint = "They may write only where they were told to: `slurmwrap hooks install` writes them again."
-        text = f"{', '.join(_out_of_step(manifest, system))}: {manifest.settings['config']} names other places by now"
+        units = ", ".join(_list_outdated_units(manifest, system))
+        text = f"{units}: {manifest.settings['config']} names other places by now"
         return [InstallationCheck(what="systemd", state=WARN, text=text, hint=hint)]
     return [InstallationCheck(what="systemd", state=OK, text=", ".join(manifest.units))]
 
 
-def _out_of_step(manifest: Manifest, system: System) -> list[str]:
+def _list_outdated_units(manifest: Manifest, system: System) -> list[str]:
     """Units that would be others with the site's configuration as it is now: a report directory set since then."""
     wanted = InstallTarget(**manifest.settings)
-    now = systemd_units.rendered(wanted, configured(wanted, system.tree))
+    now = systemd_units.rendered(wanted, read_configuration(wanted, system.tree))
     found = ((name, system.tree.read(Path(wanted.units) / name)) for name, _ in now)
     there = {name: one.content for name, one in found if one is not None}
     return [name for name, text in now if name in there and there[name] != text.encode()]

@@ -81,18 +81,18 @@ def compose(
     """`settings` without any of ours; `directory`: of the hooks; `main`: slurm.conf; `names_in`: (directory, file name)
     of what lies in the directories that the site's patterns name; `spank`: there are SPANK plugins, whose prolog
     and epilog have the same timeout."""
-    parts = [_program(key, named(settings, key), directory, release, names_in) for key in PROGRAMS]
+    parts = [_compose_program(key, named(settings, key), directory, release, names_in) for key in PROGRAMS]
     others = spank or any(named(settings, key) for key in (*PROGRAMS, "PrologSlurmctld", "PlugStackConfig"))
     parts += [
-        _flags(named(settings, "PrologFlags"), bool(named(settings, "Prolog"))),
-        _timeout(named(settings, "PrologEpilogTimeout"), others),
+        _compose_flags(named(settings, "PrologFlags"), bool(named(settings, "Prolog"))),
+        _check_timeout(named(settings, "PrologEpilogTimeout"), others),
     ]
-    parts += [_short(named(settings, key)) for key in ("PrologTimeout", "EpilogTimeout")]
+    parts += [_remark_on_short_timeout(named(settings, key)) for key in ("PrologTimeout", "EpilogTimeout")]
     if cli_filter:
         parts.append(_filter(named(settings, "CliFilterPlugins")))
-    parts = [_with_room(part) for part in parts]
+    parts = [_make_space_for_line(part) for part in parts]
     return Composition(
-        edits=_edits(parts, main),
+        edits=_make_edits(parts, main),
         chains=tuple(part.chain for part in parts if part.chain),
         copies=tuple(part.copy for part in parts if part.copy),
         conflicts=tuple(part.conflict for part in parts if part.conflict),
@@ -101,85 +101,85 @@ def compose(
     )
 
 
-def _with_room(part: _Part) -> _Part:
+def _make_space_for_line(part: _Part) -> _Part:
     """A conflict instead, where a line to be changed sets something else as well."""
     for setting, _ in part.swaps:
         if not setting.alone:
             return _Part(
-                conflict=f"{_where(setting)}: {setting.key} stands on a line with others: give it one of its own."
+                conflict=f"{_place(setting)}: {setting.key} stands on a line with others: give it one of its own."
             )
     return part
 
 
-def node_lines(edits: Iterable[Edit]) -> tuple[str, ...]:
+def select_node_lines(edits: Iterable[Edit]) -> tuple[str, ...]:
     """Of the lines that are added: those by which slurmd finds its hooks."""
     lines = (line for edit in edits for line in edit.block)
     return tuple(line for line in lines if line.partition("=")[0] in NODE_HOOKS)
 
 
-def hook_of(key: str) -> str:
+def get_hook_name(key: str) -> str:
     """The hook's file for a key of slurm.conf."""
     return {"Prolog": "prolog", "Epilog": "epilog", "EpilogSlurmctld": "epilog_slurmctld"}[key]
 
 
-def _program(
+def _compose_program(
     key: str,
     found: tuple[SlurmConfSetting, ...],
     directory: Path,
     release: tuple[int, int],
     names_in: Collection[tuple[str, str]],
 ) -> _Part:
-    ours, many = directory / hook_of(key), release >= MANY_SINCE
+    ours, many = directory / get_hook_name(key), release >= MANY_SINCE
     if not found:
         return _Part(lines=(f"{key}={ours}",))
     by_hand = [one for one in found if Path(one.value).parent == directory]
     if by_hand:  # as it was installed before there was `hooks install`
         line = by_hand[0].text.strip()
-        return _Part(conflict=f"{_where(by_hand[0])}: {line} names a hook of ours, written by hand: take the line out, "
+        return _Part(conflict=f"{_place(by_hand[0])}: {line} names a hook of ours, written by hand: take the line out, "
                               "run no reconfigure, and install; the same is written again.")  # fmt: skip
     if len(found) > 1 and not many:
-        where = ", ".join(_where(one) for one in found)
-        return _Part(conflict=f"{key} is set {len(found)} times ({where}); Slurm {_text(release)} takes only the last: "
-                              "leave one of them.")  # fmt: skip
+        where = ", ".join(_place(one) for one in found)
+        return _Part(conflict=f"{key} is set {len(found)} times ({where}); Slurm {_release(release)} takes only the "
+                              "last: leave one of them.")  # fmt: skip
     patterns = [one for one in found if _PATTERN & set(one.value)]
     if patterns and key in NODE_HOOKS:
-        return _into_pattern(key, patterns[0], names_in)
+        return _compose_into_pattern(key, patterns[0], names_in)
     if many:
         remark = f"{key}: ours runs before {', '.join(one.value for one in found)}, which stays as it is."
         return _Part(lines=(f"{key}={ours}",), first=found[0], remark=remark)
-    return _chained(key, found[0], directory, release)
+    return _compose_chained(key, found[0], directory, release)
 
 
-def _chained(key: str, site: SlurmConfSetting, directory: Path, release: tuple[int, int]) -> _Part:
+def _compose_chained(key: str, site: SlurmConfSetting, directory: Path, release: tuple[int, int]) -> _Part:
     if "," in site.value:
-        return _Part(conflict=f"{_where(site)}: {key}={site.value} holds a comma; Slurm {_text(release)} takes one "
+        return _Part(conflict=f"{_place(site)}: {key}={site.value} holds a comma; Slurm {_release(release)} takes one "
                               "program: name one, or a directory by a pattern, /etc/slurm/prolog.d/*.")  # fmt: skip
     if not site.value.startswith("/") or any(c.isspace() for c in site.value):
-        return _Part(conflict=f"{_where(site)}: {key}={site.value} is not a full path: give it one, or install with "
-                              f"Slurm {_text(MANY_SINCE)} or newer, which takes several lines.")  # fmt: skip
-    chain = Chain(name=f"{hook_of(key)}_site", first=hook_of(key), site=site.value)
+        return _Part(conflict=f"{_place(site)}: {key}={site.value} is not a full path: give it one, or install with "
+                              f"Slurm {_release(MANY_SINCE)} or newer, which takes several lines.")  # fmt: skip
+    chain = Chain(name=f"{get_hook_name(key)}_site", first=get_hook_name(key), site=site.value)
     remark = f"{key}: {chain.name} runs ours and then becomes {site.value}, which stays as it is."
     return _Part(swaps=((site, ""),), lines=(f"{key}={directory / chain.name}",), chain=chain, remark=remark)
 
 
-def _into_pattern(key: str, site: SlurmConfSetting, names_in: Collection[tuple[str, str]]) -> _Part:
+def _compose_into_pattern(key: str, site: SlurmConfSetting, names_in: Collection[tuple[str, str]]) -> _Part:
     pattern = PurePosixPath(site.value)
     if not pattern.is_absolute() or _PATTERN & set(str(pattern.parent)):
-        return _Part(conflict=f"{_where(site)}: {key}={site.value}: where our file would go is not clear: name one "
+        return _Part(conflict=f"{_place(site)}: {key}={site.value}: where our file would go is not clear: name one "
                               "directory by a full path and the pattern behind it, /etc/slurm/prolog.d/*.")  # fmt: skip
     name = pattern.name.replace("*", "zz-slurmwrap", 1).replace("*", "")
     if "*" not in pattern.name or not fnmatch.fnmatchcase(name, pattern.name):
-        return _Part(conflict=f"{_where(site)}: {key}={site.value}: no name of ours would match: use a pattern "
+        return _Part(conflict=f"{_place(site)}: {key}={site.value}: no name of ours would match: use a pattern "
                               "with a *.")  # fmt: skip
     later = sorted(
         n for d, n in names_in if d == str(pattern.parent) and fnmatch.fnmatchcase(n, pattern.name) and n > name
     )
     remark = f"{key}: {pattern.parent / name} on every node; Slurm runs what matches {site.value} from z to a"
     remark += f", so {', '.join(later)} before it." if later else ", so ours first."
-    return _Part(copy=(Path(pattern.parent / name), hook_of(key)), remark=remark)
+    return _Part(copy=(Path(pattern.parent / name), get_hook_name(key)), remark=remark)
 
 
-def _flags(found: tuple[SlurmConfSetting, ...], theirs: bool) -> _Part:
+def _compose_flags(found: tuple[SlurmConfSetting, ...], theirs: bool) -> _Part:
     """`theirs`: the site has a Prolog."""
     when = " With Alloc the Prolog, yours too, runs on every node of a job as it is allocated, not at the first step."
     if not found:
@@ -197,16 +197,16 @@ def _flags(found: tuple[SlurmConfSetting, ...], theirs: bool) -> _Part:
     )
 
 
-def _timeout(found: tuple[SlurmConfSetting, ...], others: bool) -> _Part:
+def _check_timeout(found: tuple[SlurmConfSetting, ...], others: bool) -> _Part:
     if not found:
         if others:
             return _Part(remark="PrologEpilogTimeout is not set and stays so: it would end the site's programs too. "
                                 f"Ours end by themselves within {OUR_DEADLINE_S} s.")  # fmt: skip
         return _Part(lines=(f"PrologEpilogTimeout={TIMEOUT_S}",))
-    return _short(found)
+    return _remark_on_short_timeout(found)
 
 
-def _short(found: tuple[SlurmConfSetting, ...]) -> _Part:
+def _remark_on_short_timeout(found: tuple[SlurmConfSetting, ...]) -> _Part:
     """A remark where the site's own timeout may end a hook of ours; 26.05 has one for each of them as well."""
     value = found[-1].value if found else ""
     if value.isdigit() and int(value) < OUR_DEADLINE_S + 5:
@@ -224,7 +224,7 @@ def _filter(found: tuple[SlurmConfSetting, ...]) -> _Part:
     return _Part(swaps=((found[-1], f"{found[-1].value},lua"),))
 
 
-def _edits(parts: Iterable[_Part], main: str) -> tuple[Edit, ...]:
+def _make_edits(parts: Iterable[_Part], main: str) -> tuple[Edit, ...]:
     """One Edit per file; only slurm.conf itself gets a block."""
     parts = [part for part in parts if not part.conflict]
     swaps = [swap for part in parts for swap in part.swaps]
@@ -236,7 +236,9 @@ def _edits(parts: Iterable[_Part], main: str) -> tuple[Edit, ...]:
 def _edit(
     file: str, swaps: Iterable[tuple[SlurmConfSetting, str]], lines: tuple[str, ...], parts: Iterable[_Part], main: str
 ) -> Edit:
-    here = tuple((setting.text, _instead(setting, value)) for setting, value in swaps if setting.file == file)
+    here = tuple(
+        (setting.text, _format_replacement(setting, value)) for setting, value in swaps if setting.file == file
+    )
     if file != main:
         return Edit(file=file, swaps=here)
     firsts = [part.first for part in parts if part.first is not None]
@@ -245,13 +247,13 @@ def _edit(
     return Edit(file=file, swaps=here, block=lines, before=before, top=top)
 
 
-def _instead(setting: SlurmConfSetting, value: str) -> str:
+def _format_replacement(setting: SlurmConfSetting, value: str) -> str:
     return f"{setting.key}={value}" if value else f"{KEPT}{setting.text}"
 
 
-def _where(setting: SlurmConfSetting) -> str:
+def _place(setting: SlurmConfSetting) -> str:
     return f"{setting.file}:{setting.line}"
 
 
-def _text(release: tuple[int, int]) -> str:
+def _release(release: tuple[int, int]) -> str:
     return f"{release[0]}.{release[1]:02}"

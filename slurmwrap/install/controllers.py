@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from slurmwrap.install.slurm_conf import SlurmConfSetting, named
 
 
-def hosts_of(settings: Collection[SlurmConfSetting]) -> tuple[str, ...]:
+def list_controller_hosts(settings: Collection[SlurmConfSetting]) -> tuple[str, ...]:
     """By name, the primary first: `SlurmctldHost=ctl0(10.0.0.1)` on lines of its own, or the keys of before 18.08."""
     found = [one.value for one in named(settings, "SlurmctldHost")]
     if not found:
@@ -16,13 +16,13 @@ def hosts_of(settings: Collection[SlurmConfSetting]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.partition("(")[0].strip() for name in found))
 
 
-def others(hosts: Sequence[str], here: str) -> tuple[str, ...]:
+def list_other_controllers(hosts: Sequence[str], here: str) -> tuple[str, ...]:
     """The controllers that this machine is not. `here`: its name; "" for an image, which is taken for the primary's."""
-    mine = {_short(here), "localhost"} if here else {_short(name) for name in hosts[:1]}
-    return tuple(name for name in hosts if _short(name) not in mine)
+    mine = {_shorten_host(here), "localhost"} if here else {_shorten_host(name) for name in hosts[:1]}
+    return tuple(name for name in hosts if _shorten_host(name) not in mine)
 
 
-def _short(name: str) -> str:
+def _shorten_host(name: str) -> str:
     return name.partition(".")[0].lower()
 
 
@@ -43,9 +43,9 @@ def needs(names: Collection[str], directory: str) -> tuple[str, ...]:
     )
 
 
-def not_one(hosts: Sequence[str], here: str) -> str:
+def explain_no_controller(hosts: Sequence[str], here: str) -> str:
     """What is said where this machine is none of them; "" where it is."""
-    if not hosts or not here or len(others(hosts, here)) < len(hosts):
+    if not hosts or not here or len(list_other_controllers(hosts, here)) < len(hosts):
         return ""
     return (
         f"This machine ({here}) is none of slurm.conf's controllers ({', '.join(hosts)}): EpilogSlurmctld runs on "

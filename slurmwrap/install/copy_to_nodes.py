@@ -67,7 +67,7 @@ class _Job:
     job_id: int
 
 
-def bundle(shipment: NodePayload) -> bytes:
+def make_bundle(shipment: NodePayload) -> bytes:
     """A tar.gz of the files by their full paths, the same bytes every time: `tar -C / -xzf` lays them."""
     packed = io.BytesIO()
     with (
@@ -85,18 +85,18 @@ def bundle(shipment: NodePayload) -> bytes:
     return packed.getvalue()
 
 
-def script(shipment: NodePayload, action: str) -> bytes:
+def make_node_script(shipment: NodePayload, action: str) -> bytes:
     """The batch script of one node: `action` of unpack_hooks.py. ValueError: larger than Slurm would take."""
     source = Path(unpack_hooks.__file__).read_text(encoding="utf-8")
-    contents = shipment if action == "lay" else _names_only(shipment)
-    packed = base64.b64encode(bundle(contents)).decode("ascii")
+    contents = shipment if action == "lay" else _drop_contents(shipment)
+    packed = base64.b64encode(make_bundle(contents)).decode("ascii")
     text = f"#!{shipment.python} -IS\n{source}\nsys.exit(run({action!r}, {packed!r}, {shipment.named!r}))\n".encode()
     if len(text) > _LIMIT:
         raise ValueError(f"{len(text)} bytes are more than a batch script may have")
     return text
 
 
-def _names_only(shipment: NodePayload) -> NodePayload:
+def _drop_contents(shipment: NodePayload) -> NodePayload:
     return replace(shipment, files=tuple((path, mode, b"") for path, mode, _ in shipment.files))
 
 
@@ -113,7 +113,7 @@ def send(
 ) -> tuple[NodeResult, ...]:
     """One result per node, in the order given; `done` hears of each as it ends. Jobs that do not start in `patience_s`
     are cancelled: the node is busy or down, and nothing was changed there."""
-    text, by_name = script(shipment, action), {node.name: node for node in known}
+    text, by_name = make_node_script(shipment, action), {node.name: node for node in known}
     found: dict[str, NodeResult] = {}
 
     def ended(sent: NodeResult) -> None:
@@ -126,12 +126,12 @@ def send(
     while waiting or running:
         while waiting and len(running) < AT_ONCE:
             name = waiting.pop(0)
-            job, reason = _submitted(name, by_name.get(name), text, slurm)
+            job, reason = _submit_job(name, by_name.get(name), text, slurm)
             if job is None:
                 ended(NodeResult(node=name, reason=reason))
             else:
                 running.append(job)
-        running = _still_running(running, slurm, ended)
+        running = _list_running(running, slurm, ended)
         if running and clock.now() > deadline:
             for job in running:
                 _cancel(job.job_id, slurm)
@@ -144,7 +144,7 @@ def send(
     return tuple(found[name] for name in nodes)
 
 
-def _submitted(name: str, node: Node | None, text: bytes, slurm: Slurm) -> tuple[_Job | None, str]:
+def _submit_job(name: str, node: Node | None, text: bytes, slurm: Slurm) -> tuple[_Job | None, str]:
     if node is None:
         return None, "Slurm knows no such node"
     if node.state == "DOWN" or "NOT_RESPONDING" in node.flags:
@@ -166,7 +166,7 @@ def _submitted(name: str, node: Node | None, text: bytes, slurm: Slurm) -> tuple
     return _Job(name, told.job_id), ""
 
 
-def _still_running(jobs: list[_Job], slurm: Slurm, ended: Callable[[NodeResult], None]) -> list[_Job]:
+def _list_running(jobs: list[_Job], slurm: Slurm, ended: Callable[[NodeResult], None]) -> list[_Job]:
     if not jobs:
         return []
     shown = {record.job_id: record for record in slurm.jobs("root")}
@@ -179,11 +179,11 @@ def _still_running(jobs: list[_Job], slurm: Slurm, ended: Callable[[NodeResult],
         if record is None:
             ended(NodeResult(node=job.node, reason=f"Slurm forgot job {job.job_id}"))
         else:
-            ended(NodeResult(node=job.node, reason=_reason(record.state, record.exit_code)))
+            ended(NodeResult(node=job.node, reason=_describe_reason(record.state, record.exit_code)))
     return left
 
 
-def _reason(state: str, code: int) -> str:
+def _describe_reason(state: str, code: int) -> str:
     if state == "COMPLETED" and code == 0:
         return ""
     return _WORDS.get(code, f"its job ended as {state}, exit code {code} (is there the Python of --python?)")
@@ -194,7 +194,7 @@ def _cancel(job_id: int, slurm: Slurm) -> None:
         slurm.apply(SlurmAction(verb=Verb.CANCEL, target=str(job_id)))
 
 
-def summed(sent: Collection[NodeResult]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def group_by_reason(sent: Collection[NodeResult]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """(reason, nodes) of those that failed: the same reason once."""
     reasons: dict[str, list[str]] = {}
     for one in sent:

@@ -42,7 +42,7 @@ class HookTestResult:
         return not self.error and [hook for hook, _ in self.missing] == [Context.EPILOG_SLURMCTLD.value]
 
 
-def representatives(nodes: Iterable[Node]) -> tuple[str, ...]:
+def select_representative_nodes(nodes: Iterable[Node]) -> tuple[str, ...]:
     """One usable node per partition; as few nodes as that takes."""
     found: dict[str, str] = {}
     for node in nodes:
@@ -66,26 +66,26 @@ def try_out(
     """One job on each of `names`, as `user` (root). `heard(job id)`: what is believed of a job by now; `aside()`: what
     the spool holds and nobody believes."""
     by_name = {node.name: node for node in nodes}
-    jobs = {name: _submitted(by_name.get(name), name, slurm, user) for name in names}
+    jobs = {name: _submit_test_job(by_name.get(name), name, slurm, user) for name in names}
     contexts: dict[int, set[Context]] = {job: set() for job in jobs.values() if isinstance(job, int)}
     deadline, ended = clock.now() + patience_s, dict[int, float]()
-    while any(_goes_on(job, found, ended, clock.now(), deadline) for job, found in contexts.items()):
+    while any(_is_worth_waiting(job, found, ended, clock.now(), deadline) for job, found in contexts.items()):
         clock.sleep(0.3)
         for job in contexts:
             contexts[job].update(one.context for one in heard(job))
         for record in slurm.jobs():
             if record.job_id in contexts and record.state not in _ALIVE:
                 ended.setdefault(record.job_id, clock.now())
-    reasons = _reasons(aside())
-    return tuple(_tried(name, job, contexts, slurm, reasons) for name, job in jobs.items())
+    reasons = _list_reasons(aside())
+    return tuple(_make_result(name, job, contexts, slurm, reasons) for name, job in jobs.items())
 
 
-def _goes_on(job: int, found: set[Context], ended: Mapping[int, float], now: float, deadline: float) -> bool:
+def _is_worth_waiting(job: int, found: set[Context], ended: Mapping[int, float], now: float, deadline: float) -> bool:
     """Whether something may still be heard of a job."""
     return not found.issuperset(_WANTED) and now < min(deadline, ended.get(job, now) + AFTER_S)
 
 
-def _submitted(node: Node | None, name: str, slurm: Slurm, user: str) -> int | str:
+def _submit_test_job(node: Node | None, name: str, slurm: Slurm, user: str) -> int | str:
     if node is None or not node.partitions:
         return "Slurm knows no such node in a partition"
     options = (
@@ -97,7 +97,7 @@ def _submitted(node: Node | None, name: str, slurm: Slurm, user: str) -> int | s
     return told.job_id if told.job_id is not None else f"sbatch: {told.stderr.strip()}"
 
 
-def _tried(
+def _make_result(
     name: str, job: int | str, contexts: dict[int, set[Context]], slurm: Slurm, reasons: tuple[str, ...]
 ) -> HookTestResult:
     if isinstance(job, str):
@@ -113,5 +113,5 @@ def _tried(
     return HookTestResult(node=name, job_id=job, missing=tuple((one.value, _WHERE[one] + word) for one in missing))
 
 
-def _reasons(aside: Iterable[SpoolEntry]) -> tuple[str, ...]:
+def _list_reasons(aside: Iterable[SpoolEntry]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(one.item.reason for one in aside if isinstance(one.item, RejectedEntry)))[:3]

@@ -32,7 +32,7 @@ class NodeHooks:
     release: str = ""
 
 
-def checksum_of(directory: Path) -> str:
+def read_checksum(directory: Path) -> str:
     """Of the hooks' files in `directory` on this machine; "" where they are not all there or cannot be read."""
     try:
         return str(checksum.of(str(directory)))  # type: ignore[no-untyped-call]
@@ -40,24 +40,24 @@ def checksum_of(directory: Path) -> str:
         return ""
 
 
-def hooks_of(
+def list_node_hooks(
     nodes: Iterable[str], seen: Mapping[str, tuple[float, Mapping[str, Any]]], expected: str
 ) -> tuple[NodeHooks, ...]:
     """One per name in `nodes`, in that order. `seen`: node -> (time, the fact `hooks`) of its newest Epilog.
 
-    `expected`: `checksum_of` the controller's own directory.
+    `expected`: `read_checksum` the controller's own directory.
     """
-    return tuple(_node(name, *seen.get(name, (0.0, {})), expected) for name in nodes)
+    return tuple(_make_node_hooks(name, *seen.get(name, (0.0, {})), expected) for name in nodes)
 
 
-def _node(name: str, at: float, told: Mapping[str, Any], expected: str) -> NodeHooks:
+def _make_node_hooks(name: str, at: float, told: Mapping[str, Any], expected: str) -> NodeHooks:
     word, release = str(told.get("checksum", "")), str(told.get("release", ""))
     state = (SAME if word == expected else OTHER) if word else (UNSAID if at else SILENT)
     return NodeHooks(node=name, state=state, at=at, checksum=word, release=release)
 
 
-def newest(observations: Iterable[Observation]) -> dict[str, tuple[float, Mapping[str, Any]]]:
-    """What `hooks_of` takes as `seen`, out of Epilogs' observations in any order."""
+def select_newest(observations: Iterable[Observation]) -> dict[str, tuple[float, Mapping[str, Any]]]:
+    """What `list_node_hooks` takes as `seen`, out of Epilogs' observations in any order."""
     found: dict[str, tuple[float, Mapping[str, Any]]] = {}
     for one in observations:
         if one.context is Context.EPILOG and one.at >= found.get(one.node, (0.0, {}))[0]:

@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
-def harmless_lines(text: str) -> str:
+def make_lines_harmless(text: str) -> str:
     """Bytes of slurm.conf must not speak to the terminal; our own colours may."""
     return "".join(part if _COLOUR.fullmatch(part) else harmless(part) for part in _COLOUR.split(text))
 
 
-def tell_tried(tried: Sequence[HookTestResult], voice: Console, restart: str) -> None:
+def print_test_results(tried: Sequence[HookTestResult], voice: Console, restart: str) -> None:
     """One line per job and what is missing. `restart`: what is to be done before EpilogSlurmctld can be heard, or "".
 
     SlurmwrapError where a hook should have been heard and was not.
     """
     for one in tried:
-        for line in _lines(one, restart):
+        for line in _format_lines(one, restart):
             voice.say(line)
     if not tried:
         voice.say("no test job: no node is usable now")
@@ -42,7 +42,7 @@ def tell_tried(tried: Sequence[HookTestResult], voice: Console, restart: str) ->
         )
 
 
-def _lines(one: HookTestResult, restart: str) -> list[str]:
+def _format_lines(one: HookTestResult, restart: str) -> list[str]:
     where = f"test job {one.job_id or ''} on {one.node}".replace("  ", " ")
     if one.error:
         return [f"{where}: {one.error}"]

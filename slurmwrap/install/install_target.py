@@ -13,7 +13,7 @@ from typing import Any
 from slurmwrap.config import Config
 from slurmwrap.errors import SlurmwrapError, UsageError
 from slurmwrap.fast_dataclasses import asdict, dataclass
-from slurmwrap.host.hook_files import HookSettings
+from slurmwrap.host.hook_files import InstalledHookSettings
 from slurmwrap.install.safe_files import FileTree
 from slurmwrap.install.slurm_conf import SlurmConfSetting, named
 
@@ -54,9 +54,9 @@ class InstallTarget:
     become_users: bool = False  # the reconciler may read users' files as these users where SlurmUser is not root
 
     @property
-    def hooks(self) -> HookSettings:
+    def hooks(self) -> InstalledHookSettings:
         """What the hooks' files are made of."""
-        return HookSettings(
+        return InstalledHookSettings(
             directory=Path(self.directory), python=self.python, spool=Path(self.spool), cluster=self.cluster,
             controller_dir=Path(self.state_dir) / "controller", node_state_dir=Path(self.node_state_dir),
             munge=self.munge, munge_socket=self.munge_socket, kernel_log=self.kernel_log,
@@ -77,7 +77,7 @@ class SystemAccount:
     gid: int
 
 
-def settle(
+def resolve_install_target(
     asked: Mapping[str, Any], before: Mapping[str, Any], told: Mapping[str, Any], config: Config, shared: str
 ) -> InstallTarget:
     """`asked`: flags (None: not given); `before`: the manifest's settings; `told`: slurm.conf and distribution.
@@ -100,7 +100,7 @@ def settle(
     return InstallTarget(**values)
 
 
-def told_by(settings: tuple[SlurmConfSetting, ...], tree: FileTree, slurm_conf: Path) -> dict[str, Any]:
+def read_system_settings(settings: tuple[SlurmConfSetting, ...], tree: FileTree, slurm_conf: Path) -> dict[str, Any]:
     """What slurm.conf and the system itself say. SlurmwrapError where slurm.conf has no ClusterName."""
 
     def value(key: str, default: str = "") -> str:
@@ -115,11 +115,11 @@ def told_by(settings: tuple[SlurmConfSetting, ...], tree: FileTree, slurm_conf: 
         "cluster": value("ClusterName").lower(),  # slurmctld makes it so
         "slurm_user": value("SlurmUser", "root"),
         "munge_socket": socket[1] if socket else None,
-        "python": _python(tree),
+        "python": _find_python(tree),
     }
 
 
-def _python(tree: FileTree) -> str:
+def _find_python(tree: FileTree) -> str:
     """RHEL 8 has platform-python, and python3 only where somebody installed it."""
     for path in ("/usr/bin/python3", "/usr/libexec/platform-python"):
         if (tree.root / path.lstrip("/")).exists():
@@ -127,7 +127,7 @@ def _python(tree: FileTree) -> str:
     return "/usr/bin/python3"
 
 
-def family(tree: FileTree) -> str:
+def find_os_family(tree: FileTree) -> str:
     """ "debian", "rhel" or "other", by /etc/os-release."""
     for path in ("/etc/os-release", "/usr/lib/os-release"):
         text = tree.root / path.lstrip("/")
@@ -143,7 +143,7 @@ def family(tree: FileTree) -> str:
     return "other"
 
 
-def account(tree: FileTree, user: str) -> SystemAccount:
+def find_account(tree: FileTree, user: str) -> SystemAccount:
     """Of the installed system: its own /etc/passwd where it is an image. SlurmwrapError where there is none."""
     if tree.root == Path("/"):
         import pwd
@@ -152,7 +152,7 @@ def account(tree: FileTree, user: str) -> SystemAccount:
             entry = pwd.getpwnam(user)
             return SystemAccount(name=user, uid=entry.pw_uid, gid=entry.pw_gid)
         except KeyError:
-            raise _nobody(user, tree) from None
+            raise _make_unknown_user_error(user, tree) from None
     passwd = tree.root / "etc/passwd"
     for line in passwd.read_text(encoding="utf-8", errors="replace").splitlines() if passwd.is_file() else ():
         fields = line.split(":")
@@ -160,12 +160,12 @@ def account(tree: FileTree, user: str) -> SystemAccount:
             return SystemAccount(name=user, uid=int(fields[2]), gid=int(fields[3]))
     if user == "root":
         return SystemAccount(name="root", uid=0, gid=0)
-    raise _nobody(user, tree)
+    raise _make_unknown_user_error(user, tree)
 
 
-def _nobody(user: str, tree: FileTree) -> SlurmwrapError:
+def _make_unknown_user_error(user: str, tree: FileTree) -> SlurmwrapError:
     make = f"useradd --system --no-create-home --shell /usr/sbin/nologin {user}"
-    if family(tree) == "rhel":
+    if find_os_family(tree) == "rhel":
         make = f"useradd --system --no-create-home --shell /sbin/nologin {user}"
     return SlurmwrapError(
         f"SlurmUser={user} of slurm.conf is not known on this system",

@@ -87,7 +87,7 @@ def write_manifest(tree: FileTree, manifest: Manifest, file: Path = FILE) -> Non
             if tree.directory(parent) is None:
                 tree.make_directory(parent, 0o755, 0, 0)
         tree.make_directory(file.parent, 0o700, 0, 0)
-    content = json.dumps(_to_json(manifest), indent=1).encode() + b"\n"
+    content = json.dumps(_to_json_dict(manifest), indent=1).encode() + b"\n"
     tree.write(file, FoundFile(content=content, mode=0o600, uid=0, gid=0))
 
 
@@ -97,21 +97,21 @@ def remove_manifest(tree: FileTree, file: Path = FILE) -> None:
     tree.remove_directory(file.parent)
 
 
-def joined(old: Manifest | None, new: Manifest) -> Manifest:
+def join_manifests(old: Manifest | None, new: Manifest) -> Manifest:
     """`new` with what `old` made: directories stay ours, and every content that may lie at a path is known."""
     old = old if old is not None else Manifest()
     before = {one.path: one for one in old.files}
-    files = [_both(before.pop(one.path, one), one) for one in new.files] + list(before.values())
+    files = [_join_written(before.pop(one.path, one), one) for one in new.files] + list(before.values())
     made = tuple(dict.fromkeys((*old.directories, *new.directories)))
     in_order = tuple(sorted(files, key=lambda one: one.path))
     return replace(new, directories=made, files=in_order, nodes={**old.nodes, **new.nodes})
 
 
-def _both(old: Written, new: Written) -> Written:
+def _join_written(old: Written, new: Written) -> Written:
     return replace(new, digests=tuple(dict.fromkeys((*old.digests, *new.digests))))
 
 
-def _to_json(manifest: Manifest) -> dict[str, Any]:
+def _to_json_dict(manifest: Manifest) -> dict[str, Any]:
     plain = {**asdict(manifest), "version": VERSION}
     plain["edits"] = [
         {**asdict(one), "original": base64.b64encode(one.original).decode("ascii")} for one in manifest.edits
@@ -124,10 +124,10 @@ def _from_json(plain: dict[str, Any]) -> Manifest:
         raise ValueError("it has another version")
     files = tuple(Written(**{**one, "digests": tuple(one["digests"])}) for one in plain["files"])
     texts = {name: tuple(plain[name]) for name in ("directories", "units")}
-    return Manifest(**{**plain, **texts, "files": files, "edits": tuple(map(_edited, plain["edits"]))})
+    return Manifest(**{**plain, **texts, "files": files, "edits": tuple(map(_parse_edited, plain["edits"]))})
 
 
-def _edited(plain: dict[str, Any]) -> Edited:
+def _parse_edited(plain: dict[str, Any]) -> Edited:
     edit = plain["edit"]
     swaps = tuple((old, new) for old, new in edit["swaps"])
     return Edited(

@@ -10,10 +10,10 @@ from typing import Any
 
 from slurmwrap.errors import SlurmwrapError
 from slurmwrap.fast_dataclasses import dataclass, field, replace
-from slurmwrap.host.hook_files import Chained, rendered
+from slurmwrap.host.hook_files import Chained, render_hook_files
 from slurmwrap.install import controllers, systemd_units
 from slurmwrap.install.compose_hooks import Composition, compose
-from slurmwrap.install.install_target import InstallTarget, SystemAccount, account
+from slurmwrap.install.install_target import InstallTarget, SystemAccount, find_account
 from slurmwrap.install.manifest import Edited, Manifest, digest
 from slurmwrap.install.safe_files import FileTree, FoundFile
 from slurmwrap.install.slurm_conf import (
@@ -110,7 +110,7 @@ def read_conf(
 ) -> tuple[SlurmConfSetting, ...]:
     """slurm.conf and what it includes, as they would be without us. `edit` False: lines that others brought there, as
     we asked them to, are ours though no manifest knows of them."""
-    return settings_of(str(tree.real(path)), lambda name: _base(tree, Path(name), manifest, edit=edit)[0])
+    return settings_of(str(tree.real(path)), lambda name: _read_base(tree, Path(name), manifest, edit=edit)[0])
 
 
 def make_plan(
@@ -127,20 +127,20 @@ def make_plan(
     settings = read_conf(tree, main, manifest, edit=wanted.edit)
     together = compose(
         settings, directory=Path(wanted.directory), release=release, main=str(main),
-        names_in=_names_in(tree, settings, manifest), cli_filter=wanted.cli_filter == "on",
+        names_in=_list_names(tree, settings, manifest), cli_filter=wanted.cli_filter == "on",
         spank=plugins_there(tree, main.parent / "plugstack.conf"),
     )  # fmt: skip
-    slurm = account(tree, wanted.slurm_user)
-    places = tuple(_looked(place, tree) for place in _places(wanted, slurm, tree))
-    items = tuple(_judged(item, tree, manifest) for item in _items(wanted, together, tree, main))
-    _refuse_open([item.path for item in items if item.on_nodes], tree)
+    slurm = find_account(tree, wanted.slurm_user)
+    places = tuple(_check_directory(place, tree) for place in _list_directories(wanted, slurm, tree))
+    items = tuple(_judge_item(item, tree, manifest) for item in _list_items(wanted, together, tree, main))
+    _reject_open_paths([item.path for item in items if item.on_nodes], tree)
     changes = tuple(_change(edit, tree, manifest, wanted) for edit in together.edits)
     wrong = [place.text for place in places if place.state == CONFLICT]
     wrong += [item.text for item in items if item.state == CONFLICT]
-    conflicts = (*together.conflicts, *_about_filter(wanted, manifest, main), *wrong)
-    hosts = controllers.hosts_of(settings)
-    remarks = [*together.remarks, *_about_config(wanted, tree, items)]
-    remarks += [text for text in (controllers.not_one(hosts, here),) if text]
+    conflicts = (*together.conflicts, *_remark_on_filter(wanted, manifest, main), *wrong)
+    hosts = controllers.list_controller_hosts(settings)
+    remarks = [*together.remarks, *_remark_on_config(wanted, tree, items)]
+    remarks += [text for text in (controllers.explain_no_controller(hosts, here),) if text]
     if not command_found and wanted.units:
         remarks.append(f"There is no {wanted.command} here; the services start it.")
     paths = {str(item.path) for item in items}
@@ -149,18 +149,18 @@ def make_plan(
     return InstallationPlan(
         wanted=wanted, release=release, places=places, items=items, changes=changes,
         enable=systemd_units.ENABLED if wanted.units else (), conflicts=conflicts, remarks=tuple(remarks), stale=stale,
-        restart=together.restart, controllers=controllers.others(hosts, here),
+        restart=together.restart, controllers=controllers.list_other_controllers(hosts, here),
     )  # fmt: skip
 
 
-def _refuse_open(paths: list[Path], tree: FileTree) -> None:
+def _reject_open_paths(paths: list[Path], tree: FileTree) -> None:
     """SlurmwrapError where anybody but root could put something in the place of what root runs; SlurmUser neither."""
     strict = replace(tree, trusted=frozenset({0, os.geteuid()}))
     for folder in dict.fromkeys(path.parent for path in paths):
         strict.names(folder)  # opens every directory on the way
 
 
-def _base(tree: FileTree, path: Path, manifest: Manifest | None, *, edit: bool) -> tuple[str, FoundFile]:
+def _read_base(tree: FileTree, path: Path, manifest: Manifest | None, *, edit: bool) -> tuple[str, FoundFile]:
     """(a configuration file's text without our lines, the file)."""
     found = tree.read(path)
     if found is None:
@@ -179,7 +179,7 @@ def _base(tree: FileTree, path: Path, manifest: Manifest | None, *, edit: bool) 
     return text, found
 
 
-def _names_in(
+def _list_names(
     tree: FileTree, settings: tuple[SlurmConfSetting, ...], manifest: Manifest | None
 ) -> tuple[tuple[str, str], ...]:
     ours = {one.path for one in manifest.files} if manifest else set()
@@ -190,7 +190,7 @@ def _names_in(
     return tuple(found)
 
 
-def _places(wanted: InstallTarget, slurm: SystemAccount, tree: FileTree) -> list[InstalledDirectory]:
+def _list_directories(wanted: InstallTarget, slurm: SystemAccount, tree: FileTree) -> list[InstalledDirectory]:
     own: dict[str, Any] = {"uid": slurm.uid, "gid": slurm.gid, "owner": slurm.name}
     state = Path(wanted.state_dir)
     named = [
@@ -202,10 +202,10 @@ def _places(wanted: InstallTarget, slurm: SystemAccount, tree: FileTree) -> list
     ]
     roots = [Path(wanted.directory), Path(wanted.config).parent, *([Path(wanted.units)] if wanted.units else [])]
     named += [InstalledDirectory(path=path, uid=0, gid=0, owner="root", mode=0o755) for path in roots]
-    return _with_parents(named, tree)
+    return _add_parents(named, tree)
 
 
-def _with_parents(named: list[InstalledDirectory], tree: FileTree) -> list[InstalledDirectory]:
+def _add_parents(named: list[InstalledDirectory], tree: FileTree) -> list[InstalledDirectory]:
     """The missing directories above, root's, each once and before what is in it."""
     found: dict[Path, InstalledDirectory] = {}
     mine = {place.path: place for place in named}
@@ -217,7 +217,7 @@ def _with_parents(named: list[InstalledDirectory], tree: FileTree) -> list[Insta
     return list(found.values())
 
 
-def _looked(place: InstalledDirectory, tree: FileTree) -> InstalledDirectory:
+def _check_directory(place: InstalledDirectory, tree: FileTree) -> InstalledDirectory:
     """A directory that is there is never changed: where it is not as it must be, that is said."""
     there = tree.directory(place.path)
     if there is None:
@@ -226,9 +226,9 @@ def _looked(place: InstalledDirectory, tree: FileTree) -> InstalledDirectory:
     plain = place.uid == 0 and place.mode == 0o755  # /etc/systemd/system and the like: safe is enough
     wrong = mode & 0o022 or there.st_uid != 0 if plain else (mode, there.st_uid) != (place.mode, place.uid)
     if not wrong:
-        return _with(place, SAME, "")
+        return _set_state(place, SAME, "")
     mend = f"chown {place.owner} {place.path} && chmod {place.mode:04o} {place.path}"
-    return _with(
+    return _set_state(
         place,
         CONFLICT,
         f"{place.path} is uid {there.st_uid}'s with mode {mode:04o}; it has to be {place.owner}'s with "
@@ -236,13 +236,13 @@ def _looked(place: InstalledDirectory, tree: FileTree) -> InstalledDirectory:
     )
 
 
-def _with(place: InstalledDirectory, state: str, text: str) -> InstalledDirectory:
+def _set_state(place: InstalledDirectory, state: str, text: str) -> InstalledDirectory:
     return replace(place, state=state, text=text)
 
 
-def _items(wanted: InstallTarget, together: Composition, tree: FileTree, main: Path) -> list[Item]:
+def _list_items(wanted: InstallTarget, together: Composition, tree: FileTree, main: Path) -> list[Item]:
     chains = tuple(Chained(name=one.name, first=one.first, site=one.site) for one in together.chains)
-    hooks = rendered(wanted.hooks, chains)
+    hooks = render_hook_files(wanted.hooks, chains)
     items = [
         Item(path=Path(wanted.directory) / one.name, kind="hook", content=one.content, mode=one.mode, on_nodes=True)
         for one in hooks
@@ -253,17 +253,17 @@ def _items(wanted: InstallTarget, together: Composition, tree: FileTree, main: P
     ]
     config = Path(wanted.config)
     if tree.read(config) is None:
-        items.append(Item(path=config, kind="config", content=config_text(wanted).encode()))
+        items.append(Item(path=config, kind="config", content=make_config_text(wanted).encode()))
     if wanted.cli_filter != "off":
         text = (shipped("hooks") / "cli_filter.lua").read_bytes()
         items.append(Item(path=main.parent / "cli_filter.lua", kind="filter", content=text, on_nodes=True))
     if wanted.units:
-        for name, unit in systemd_units.rendered(wanted, configured(wanted, tree)):
+        for name, unit in systemd_units.rendered(wanted, read_configuration(wanted, tree)):
             items.append(Item(path=Path(wanted.units) / name, kind="unit", content=unit.encode()))
     return items
 
 
-def _judged(item: Item, tree: FileTree, manifest: Manifest | None) -> Item:
+def _judge_item(item: Item, tree: FileTree, manifest: Manifest | None) -> Item:
     there = tree.read(item.path)
     if there is None:
         return item
@@ -272,7 +272,7 @@ def _judged(item: Item, tree: FileTree, manifest: Manifest | None) -> Item:
         return replace(item, state=SAME)
     if item.kind == "config":
         return replace(item, state=SAME, content=there.content)  # the administrator's, whoever began it
-    if digest(there.content) in ours or (not ours and _adoptable(item, there.content)):
+    if digest(there.content) in ours or (not ours and _is_adoptable(item, there.content)):
         return replace(item, state=UPGRADE)
     if ours:
         text = f"{item.path} was changed since slurmwrap wrote it: move it away, then again"
@@ -288,11 +288,11 @@ def _judged(item: Item, tree: FileTree, manifest: Manifest | None) -> Item:
 
 def _change(edit: Edit, tree: FileTree, manifest: Manifest | None, wanted: InstallTarget) -> FileChange:
     path = Path(edit.file)
-    base, found = _base(tree, path, manifest, edit=wanted.edit)
+    base, found = _read_base(tree, path, manifest, edit=wanted.edit)
     return FileChange(path=path, found=found, base=base, after=applied(base, edit), edit=edit)
 
 
-def config_text(wanted: InstallTarget) -> str:
+def make_config_text(wanted: InstallTarget) -> str:
     """The [site] of a new configuration file; every other key has its default."""
     keys = {
         "spool": wanted.spool,
@@ -301,15 +301,15 @@ def config_text(wanted: InstallTarget) -> str:
         "munge_socket": wanted.munge_socket,
         "slurm_user": wanted.slurm_user,
     }
-    lines = [f"{key} = {_toml(value)}" for key, value in keys.items() if value]
+    lines = [f"{key} = {_format_toml(value)}" for key, value in keys.items() if value]
     return f"{_HEADER}[site]\n" + "\n".join(lines) + "\n"
 
 
-def _toml(text: str) -> str:
+def _format_toml(text: str) -> str:
     return json.dumps(text)  # TOML's basic strings are JSON's
 
 
-def configured(wanted: InstallTarget, tree: FileTree) -> dict[str, Any]:
+def read_configuration(wanted: InstallTarget, tree: FileTree) -> dict[str, Any]:
     """The site's file as it is; {} where there is none, or one that slurmwrap itself will refuse."""
     found = tree.read(Path(wanted.config))
     try:
@@ -318,7 +318,7 @@ def configured(wanted: InstallTarget, tree: FileTree) -> dict[str, Any]:
         return {}
 
 
-def _about_filter(wanted: InstallTarget, manifest: Manifest | None, main: Path) -> list[str]:
+def _remark_on_filter(wanted: InstallTarget, manifest: Manifest | None, main: Path) -> list[str]:
     """Slurm refuses every sbatch and srun on a host whose configuration names the plugin and that lacks its file (seen
     on 22.05.8), and we cannot write on login nodes."""
     if wanted.cli_filter not in ("off", "files", "on"):
@@ -332,21 +332,21 @@ def _about_filter(wanted: InstallTarget, manifest: Manifest | None, main: Path) 
     ]
 
 
-def _adoptable(item: Item, there: bytes) -> bool:
+def _is_adoptable(item: Item, there: bytes) -> bool:
     """Whether a file in the hooks' directory is an older one of ours, of which no manifest knows."""
     signs = {"node_hooks.pyz": b"node_hooks/hook_main.py", "hooks.json": b'"node_state_dir"'}
     return item.kind == "hook" and signs.get(item.path.name, b"\n# slurmwrap: ") in there
 
 
-def _about_config(wanted: InstallTarget, tree: FileTree, items: tuple[Item, ...]) -> list[str]:
+def _remark_on_config(wanted: InstallTarget, tree: FileTree, items: tuple[Item, ...]) -> list[str]:
     """Which keys the site's own file lacks, or has otherwise."""
     if any(item.kind == "config" and item.state == NEW for item in items):
         return []
-    site = configured(wanted, tree).get("site", {})
+    site = read_configuration(wanted, tree).get("site", {})
     needed = {"spool": wanted.spool, "published": wanted.published, "state_dir": wanted.state_dir}
     needed |= {"munge_socket": wanted.munge_socket} if wanted.munge_socket else {}
     missing = [
-        f"{key} = {_toml(value)}"
+        f"{key} = {_format_toml(value)}"
         for key, value in needed.items()
         if not isinstance(site, dict) or site.get(key) != value
     ]
@@ -355,7 +355,7 @@ def _about_config(wanted: InstallTarget, tree: FileTree, items: tuple[Item, ...]
     return [f"{wanted.config} is the site's own and stays. Its [site] needs: {'; '.join(missing)}"]
 
 
-def edited(plan: InstallationPlan, manifest: Manifest | None) -> tuple[Edited, ...]:
+def list_edited(plan: InstallationPlan, manifest: Manifest | None) -> tuple[Edited, ...]:
     """What the manifest has to know of the edits."""
     return tuple(
         Edited(edit=one.edit, original=one.base.encode("latin-1"), newline_at_end=one.base.endswith("\n"))

@@ -22,13 +22,15 @@ def diff(changes: Iterable[FileChange]) -> str:
     """Unified, as `patch` takes it; bytes above ASCII as they are in latin-1."""
     parts = []
     for one in changes:
-        lines = difflib.unified_diff(_lines(one.before), _lines(one.after), str(one.path), str(one.path), n=2)
+        lines = difflib.unified_diff(
+            _split_lines(one.before), _split_lines(one.after), str(one.path), str(one.path), n=2
+        )
         for line in lines:
             parts.append(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n")
     return "".join(parts)
 
 
-def _lines(text: str) -> list[str]:
+def _split_lines(text: str) -> list[str]:
     return text.splitlines(keepends=True)
 
 
@@ -38,23 +40,27 @@ def plan_text(plan: InstallationPlan, steps: Sequence[str], paint: Paint) -> str
     head = f"Cluster {wanted.cluster}, Slurm {plan.release[0]}.{plan.release[1]:02}, SlurmUser {wanted.slurm_user}"
     blocks = [paint(head, "bold")]
     changed = diff(plan.changes)
-    blocks.append(_coloured(changed, paint) if changed else "slurm.conf: no change")
-    blocks.append(_titled("Directories (owner, mode)", [_place(one, paint) for one in plan.places], paint))
-    blocks.append(_titled("Files of root's (* on every node too)", [_item(one, paint) for one in plan.items], paint))
-    blocks.append(_titled("No longer needed, removed", [f"  - {path}" for path in plan.stale], paint))
-    numbered = [_wrapped(f"  {number}. ", step) for number, step in enumerate(steps, 1)]
-    blocks.append(_titled("Users: none is made; all runs as root or SlurmUser. Then, in this order", numbered, paint))
-    blocks.append(_titled("To know", [_wrapped("  - ", text) for text in plan.remarks], paint))
-    elsewhere = [_wrapped("  - ", text) for text in needs(plan.controllers, wanted.directory)]
-    blocks.append(_titled("Other controllers: for you to do", elsewhere, paint))
-    in_the_way = [paint(_wrapped("  ! ", text), "red") for text in plan.conflicts]
-    blocks.append(_titled("In the way: nothing can be installed", in_the_way, paint))
+    blocks.append(_paint_lines(changed, paint) if changed else "slurm.conf: no change")
+    blocks.append(_add_title("Directories (owner, mode)", [_place(one, paint) for one in plan.places], paint))
+    blocks.append(
+        _add_title("Files of root's (* on every node too)", [_format_item(one, paint) for one in plan.items], paint)
+    )
+    blocks.append(_add_title("No longer needed, removed", [f"  - {path}" for path in plan.stale], paint))
+    numbered = [_wrap_text(f"  {number}. ", step) for number, step in enumerate(steps, 1)]
+    blocks.append(
+        _add_title("Users: none is made; all runs as root or SlurmUser. Then, in this order", numbered, paint)
+    )
+    blocks.append(_add_title("To know", [_wrap_text("  - ", text) for text in plan.remarks], paint))
+    elsewhere = [_wrap_text("  - ", text) for text in needs(plan.controllers, wanted.directory)]
+    blocks.append(_add_title("Other controllers: for you to do", elsewhere, paint))
+    in_the_way = [paint(_wrap_text("  ! ", text), "red") for text in plan.conflicts]
+    blocks.append(_add_title("In the way: nothing can be installed", in_the_way, paint))
     if plan.nothing_to_do and not plan.conflicts:
         blocks.append("All of it is in place already.")
     return "\n\n".join(block for block in blocks if block)
 
 
-def _wrapped(mark: str, text: str) -> str:
+def _wrap_text(mark: str, text: str) -> str:
     """At 80 columns; a path is never broken."""
     indent = " " * len(mark)
     return textwrap.fill(
@@ -62,11 +68,11 @@ def _wrapped(mark: str, text: str) -> str:
     )
 
 
-def _titled(title: str, lines: Sequence[str], paint: Paint) -> str:
+def _add_title(title: str, lines: Sequence[str], paint: Paint) -> str:
     return "\n".join([paint(title, "bold"), *lines]) if lines else ""
 
 
-def _coloured(text: str, paint: Paint) -> str:
+def _paint_lines(text: str, paint: Paint) -> str:
     styles = {"+": "green", "-": "red", "@": "dim"}
     return "\n".join(paint(line, styles[line[0]]) if line[:1] in styles else line for line in text.splitlines())
 
@@ -76,7 +82,7 @@ def _place(one: Any, paint: Paint) -> str:
     return paint(f"{text}  {one.why}".rstrip() if one.why and one.state == NEW else text, _STYLES[one.state])
 
 
-def _item(one: Any, paint: Paint) -> str:
+def _format_item(one: Any, paint: Paint) -> str:
     star = "*" if one.on_nodes else " "
     return paint(
         f"  {_SIGNS[one.state]} {one.mode:04o} {star} {one.path}  ({len(one.content):,} bytes)", _STYLES[one.state]
@@ -124,15 +130,19 @@ def check_json(held: Sequence[InstallationCheck], state: str) -> dict[str, Any]:
     return {"state": state, "checks": [asdict(one) for one in held]}
 
 
-def taking_text(taking: UninstallResult, purge: bool, paint: Paint) -> str:
+def format_uninstall_plan(taking: UninstallResult, purge: bool, paint: Paint) -> str:
     """What `hooks uninstall --dry-run` prints."""
     kept = () if purge else taking.data
-    blocks = [_coloured(diff(taking.changes), paint) or "slurm.conf: no change"]
+    blocks = [_paint_lines(diff(taking.changes), paint) or "slurm.conf: no change"]
     blocks.append(
-        _titled("Removed", [f"  - {path}" for path in (*taking.files, *taking.directories) if path not in kept], paint)
+        _add_title(
+            "Removed", [f"  - {path}" for path in (*taking.files, *taking.directories) if path not in kept], paint
+        )
     )
-    blocks.append(_titled("Kept: changed since they were written", [f"  ! {path}" for path in taking.changed], paint))
     blocks.append(
-        _titled("Kept if something is in them (--purge removes them)", [f"  = {path}" for path in kept], paint)
+        _add_title("Kept: changed since they were written", [f"  ! {path}" for path in taking.changed], paint)
+    )
+    blocks.append(
+        _add_title("Kept if something is in them (--purge removes them)", [f"  = {path}" for path in kept], paint)
     )
     return "\n\n".join(block for block in blocks if block)

@@ -43,7 +43,7 @@ class FileTree:
 
     def directory(self, path: Path) -> os.stat_result | None:
         """What `path` is, after trusted links; None where there is nothing. SlurmwrapError where it is no directory."""
-        with self._parent(path) as (parent, name):
+        with self._open_parent(path) as (parent, name):
             if parent < 0:
                 return None
             try:
@@ -56,7 +56,7 @@ class FileTree:
 
     def read(self, path: Path) -> FoundFile | None:
         """A regular file; None where there is nothing. SlurmwrapError for anything else, and for more than 64 MiB."""
-        with self._parent(path) as (parent, name):
+        with self._open_parent(path) as (parent, name):
             if parent < 0:
                 return None
             try:
@@ -71,20 +71,20 @@ class FileTree:
                     raise SlurmwrapError(f"{path} is not a plain file of at most {MOST >> 20} MiB")
                 return FoundFile(
                     content=stream.read(), mode=stat.S_IMODE(found.st_mode), uid=found.st_uid, gid=found.st_gid,
-                    xattrs=_xattrs(handle),
+                    xattrs=_read_xattrs(handle),
                 )  # fmt: skip
 
     def real(self, path: Path) -> Path:
         """`path` with its trusted links resolved, the last one too: what an edit has to replace."""
-        real = PurePosixPath("/", *self._real_parts(path))
+        real = PurePosixPath("/", *self._resolve_parts(path))
         return Path(real)
 
     def write(self, path: Path, file: FoundFile) -> None:
         """Replaces or makes `path` in one step, with owner, mode and attributes, and on the disk before we go on."""
-        with self._parent(path) as (parent, name):
+        with self._open_parent(path) as (parent, name):
             if parent < 0:
                 raise SlurmwrapError(f"{path.parent} does not exist")
-            aside = _aside(name)
+            aside = _make_temporary_name(name)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(aside, dir_fd=parent)
             try:
@@ -101,7 +101,7 @@ class FileTree:
         with os.fdopen(handle, "wb") as stream:
             stream.write(file.content)
             stream.flush()
-            _own(handle, file.uid, file.gid)
+            _set_owner(handle, file.uid, file.gid)
             os.fchmod(handle, file.mode)
             for name, value in file.xattrs.items():
                 with contextlib.suppress(OSError):  # a file system without them, or a label that policy sets itself
@@ -110,7 +110,7 @@ class FileTree:
 
     def make_directory(self, path: Path, mode: int, uid: int, gid: int) -> None:
         """One directory whose parent is there. SlurmwrapError where it cannot be made."""
-        with self._parent(path) as (parent, name):
+        with self._open_parent(path) as (parent, name):
             try:
                 if parent < 0:
                     raise FileNotFoundError(2, "its parent does not exist")
@@ -124,21 +124,21 @@ class FileTree:
                     f"install -d -m {mode:04o} {owner} {path}",
                 ) from error
             try:
-                _own(handle, uid, gid)
+                _set_owner(handle, uid, gid)
                 os.fchmod(handle, mode)
             finally:
                 os.close(handle)
 
     def remove(self, path: Path) -> None:
         """A file, and what a crash left beside it. Nothing to remove is well."""
-        with self._parent(path) as (parent, name):
-            for one in (name, _aside(name)) if parent >= 0 else ():
+        with self._open_parent(path) as (parent, name):
+            for one in (name, _make_temporary_name(name)) if parent >= 0 else ():
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(one, dir_fd=parent)
 
     def remove_aside(self, path: Path) -> None:
         """Only what a crash left beside it."""
-        self.remove(path.with_name(_aside(path.name)))
+        self.remove(path.with_name(_make_temporary_name(path.name)))
 
     def is_link(self, path: Path) -> bool:
         """Whether the last part of `path` is a symbolic link: what it leads to is not what we made."""
@@ -153,11 +153,11 @@ class FileTree:
         if self.is_link(path):
             return False
         real = replace(self, trusted=frozenset({0, os.geteuid()})).real(path)
-        handle = self._opened(real.parts[1:])
+        handle = self._open_parts(real.parts[1:])
         if handle < 0:
             return True
         try:
-            gone = [_removed(name, handle) for name in os.listdir(handle)]  # noqa: PTH208 - by descriptor
+            gone = [_remove_entry(name, handle) for name in os.listdir(handle)]  # noqa: PTH208 - by descriptor
             return all(gone)
         finally:
             os.close(handle)
@@ -166,7 +166,7 @@ class FileTree:
         """Only an empty one; False where something is in it, and for a link."""
         if self.is_link(path):
             return False
-        with self._parent(path) as (parent, name):
+        with self._open_parent(path) as (parent, name):
             try:
                 if parent >= 0:
                     os.rmdir(name, dir_fd=parent)
@@ -178,21 +178,21 @@ class FileTree:
 
     def names(self, path: Path) -> tuple[str, ...]:
         """What lies in a directory; () where there is none."""
-        with self._parent(path / "x") as (parent, _):
+        with self._open_parent(path / "x") as (parent, _):
             return tuple(sorted(os.listdir(parent))) if parent >= 0 else ()  # noqa: PTH208 - by descriptor
 
     @contextmanager
-    def _parent(self, path: Path) -> Iterator[tuple[int, str]]:
+    def _open_parent(self, path: Path) -> Iterator[tuple[int, str]]:
         """(descriptor of the directory of `path`, -1 where there is none; the last name, "" for the root)."""
-        parts = self._real_parts(path)
-        handle = self._opened(parts[:-1])
+        parts = self._resolve_parts(path)
+        handle = self._open_parts(parts[:-1])
         try:
             yield handle, parts[-1] if parts else ""
         finally:
             if handle >= 0:
                 os.close(handle)
 
-    def _opened(self, parts: Collection[str]) -> int:
+    def _open_parts(self, parts: Collection[str]) -> int:
         handle = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         walked = "/"
         try:
@@ -213,7 +213,7 @@ class FileTree:
             raise
         return handle
 
-    def _real_parts(self, path: Path) -> tuple[str, ...]:
+    def _resolve_parts(self, path: Path) -> tuple[str, ...]:
         """The names from the root on, links resolved as the kernel would, in this root."""
         todo, done, links = [part for part in path.parts if part != "/"], list[str](), 0
         while todo:
@@ -245,7 +245,7 @@ class FileTree:
             )
 
 
-def _removed(name: str, folder: int) -> bool:
+def _remove_entry(name: str, folder: int) -> bool:
     """Whether it is gone. A tree of a thousand levels stays, and what a file server lets root not remove."""
     try:
         if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
@@ -259,17 +259,17 @@ def _removed(name: str, folder: int) -> bool:
     return True
 
 
-def _own(handle: int, uid: int, gid: int) -> None:
+def _set_owner(handle: int, uid: int, gid: int) -> None:
     if os.geteuid() == 0:
         os.fchown(handle, uid, gid)
 
 
-def _aside(name: str) -> str:
+def _make_temporary_name(name: str) -> str:
     """A leading dot: no pattern of slurm.conf's matches it."""
     return f".{name}.slurmwrap-new"
 
 
-def _xattrs(handle: int) -> dict[str, bytes]:
+def _read_xattrs(handle: int) -> dict[str, bytes]:
     found = {}
     with contextlib.suppress(OSError):
         for name in os.listxattr(handle):

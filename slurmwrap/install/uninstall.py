@@ -9,7 +9,7 @@ from pathlib import Path
 from slurmwrap.errors import SlurmwrapError
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.install import systemd_units
-from slurmwrap.install.apply_plan import System, systemctl, tell_slurm, write_change
+from slurmwrap.install.apply_plan import System, reconfigure_slurm, run_systemctl, write_change
 from slurmwrap.install.manifest import (
     REMOVED,
     REMOVING,
@@ -87,7 +87,7 @@ def restore_conf(taking: UninstallResult, manifest: Manifest, system: System) ->
         write_change(change, system)
         system.say(f"restored {change.path}")
     if taking.changes or again:
-        tell_slurm(system)
+        reconfigure_slurm(system)
     return manifest
 
 
@@ -99,7 +99,7 @@ def take_away(
     `behind`: nodes that have their files still.
     """
     if manifest.units and system.systemd_runs:
-        systemctl(["disable", "--now", *manifest.units], must=False)
+        run_systemctl(["disable", "--now", *manifest.units], must=False)
     for path in taking.files:
         system.tree.remove(path)
     for name in (*(one.path for one in manifest.files), *(one.edit.file for one in manifest.edits)):
@@ -119,9 +119,9 @@ def take_away(
 
 def _forget(manifest: Manifest, system: System) -> None:
     """What systemd itself keeps of units that are gone: a failed one would stay in `systemctl --failed`."""
-    systemctl(["daemon-reload"], must=False)
+    run_systemctl(["daemon-reload"], must=False)
     services = [Path(one.path).name for one in manifest.files if one.kind == "unit" and one.path.endswith(".service")]
-    systemctl(["reset-failed", *services], must=False)
+    run_systemctl(["reset-failed", *services], must=False)
     for stamp in systemd_units.STAMPS:
         system.tree.remove(stamp)
 

@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 from slurmwrap.console import Console
 from slurmwrap.host.system_clock import SystemClock
 from slurmwrap.install.check_installation import FAIL, OK, WARN, InstallationCheck
-from slurmwrap.install.compose_hooks import node_lines
-from slurmwrap.install.copy_to_nodes import NOT_SEEN, NodePayload, NodeResult, send, summed
+from slurmwrap.install.compose_hooks import select_node_lines
+from slurmwrap.install.copy_to_nodes import NOT_SEEN, NodePayload, NodeResult, group_by_reason, send
 from slurmwrap.install.manifest import Manifest
 from slurmwrap.install.plan_installation import InstallationPlan
 from slurmwrap.install.workflow import ALL, NONE, InstallContext, all_nodes, settled_nodes
@@ -22,7 +22,7 @@ def look_at_nodes(
     where: InstallContext, manifest: Manifest, names: Sequence[str], patience_s: float
 ) -> tuple[NodeResult, ...]:
     """Asks each node whether the slurm.conf that its slurmd reads names the hooks; a copy of its own may not."""
-    lines = node_lines(one.edit for one in manifest.edits)
+    lines = select_node_lines(one.edit for one in manifest.edits)
     if not names or not lines or not where.system.alive:
         return ()
     shipment = NodePayload(files=(), python=str(manifest.settings["python"]), named=lines)
@@ -43,7 +43,7 @@ def nodes_held(where: InstallContext, asked: str, patience_s: float) -> tuple[In
         return ()
     names = tuple(node.name for node in all_nodes(where)) if asked == ALL else hostlist.expand(asked)
     looked = look_at_nodes(where, manifest, names, patience_s)
-    found = [_node_held(reason, nodes) for reason, nodes in summed(looked)]
+    found = [_node_held(reason, nodes) for reason, nodes in group_by_reason(looked)]
     seen = [one.node for one in looked if not one.reason]
     return (
         *([InstallationCheck(what="nodes", state=OK, text=f"{hostlist.fold(seen)}: read our lines")] if seen else []),
@@ -63,7 +63,7 @@ def tell_looked(looked: Collection[NodeResult], voice: Console) -> None:
     seen = len([one for one in looked if not one.reason])
     if seen:
         voice.say(f"{seen} nodes read the new lines")
-    for reason, names in summed(looked):
+    for reason, names in group_by_reason(looked):
         if reason in NOT_SEEN:
             voice.say(f"no hook of ours runs on {hostlist.fold(names)}: {reason}. {TO_NODES}")
         else:

@@ -10,17 +10,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from slurmwrap.config import Config, load, site_file
+from slurmwrap.config import Config, find_site_file, load
 from slurmwrap.console import Console
 from slurmwrap.errors import ConfigError, SlurmError, SlurmwrapError, StoreError, UsageError
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.host.system_clock import SystemClock
 from slurmwrap.install.apply_plan import System, prepare, switch_on
-from slurmwrap.install.copy_to_nodes import NodePayload, bundle, send, summed
-from slurmwrap.install.hook_test_job import HookTestResult, representatives, try_out
-from slurmwrap.install.install_target import CONF_PLACES, account, settle, told_by
+from slurmwrap.install.copy_to_nodes import NodePayload, group_by_reason, make_bundle, send
+from slurmwrap.install.hook_test_job import HookTestResult, select_representative_nodes, try_out
+from slurmwrap.install.install_target import CONF_PLACES, find_account, read_system_settings, resolve_install_target
 from slurmwrap.install.manifest import INSTALLED, Manifest, digest, read_manifest, write_manifest
-from slurmwrap.install.plan_installation import InstallationPlan, config_text, make_plan, read_conf
+from slurmwrap.install.plan_installation import InstallationPlan, make_config_text, make_plan, read_conf
 from slurmwrap.install.safe_files import FileTree
 from slurmwrap.install.systemd_units import PATH as SERVICE_PATH
 from slurmwrap.model import hostlist
@@ -28,8 +28,8 @@ from slurmwrap.model.node import Node
 from slurmwrap.model.observation import Observation
 from slurmwrap.model.spool_entry import SpoolEntry
 from slurmwrap.slurm.commands import SlurmCommands
-from slurmwrap.slurm.pyslurm.compatibility import commands_release
-from slurmwrap.slurm.scontrol_parser import as_release
+from slurmwrap.slurm.pyslurm.compatibility import read_commands_release
+from slurmwrap.slurm.scontrol_parser import parse_release
 from slurmwrap.store.database import Database
 from slurmwrap.store.spool_reader import PlainSpool, SealedSpool
 
@@ -74,12 +74,12 @@ def make(
     before = where.manifest.settings if where.manifest else {}
     edit = before.get("edit", True) if asked.get("edit") is None else bool(asked["edit"])
     settings = read_conf(where.system.tree, conf, where.manifest, edit=edit)
-    told = told_by(settings, where.system.tree, conf)
-    defaults = {"config": str(site_file(os.environ)), "command": _command(), "munge": shutil.which("munge")}
+    told = read_system_settings(settings, where.system.tree, conf)
+    defaults = {"config": str(find_site_file(os.environ)), "command": _command(), "munge": shutil.which("munge")}
     asked = {**asked, "slurm_bin": _slurm_bin()} if where.system.alive else asked
-    wanted = settle(asked, before, {**defaults, **told}, _config(where), shared)
+    wanted = resolve_install_target(asked, before, {**defaults, **told}, _config(where), shared)
     tree = replace(
-        where.system.tree, trusted=where.system.tree.trusted | {account(where.system.tree, wanted.slurm_user).uid}
+        where.system.tree, trusted=where.system.tree.trusted | {find_account(where.system.tree, wanted.slurm_user).uid}
     )
     where = replace(where, system=replace(where.system, tree=tree))
     found = (tree.root / wanted.command.lstrip("/")).exists()
@@ -127,7 +127,7 @@ def _slurm_bin() -> str:
 
 
 def _release(named: str) -> tuple[int, int]:
-    found = as_release(named or commands_release(os.environ))
+    found = parse_release(named or read_commands_release(os.environ))
     if found is None:
         raise UsageError("Slurm's release is not known here", hint="Say it: --slurm-release 24.11")
     return found
@@ -178,7 +178,7 @@ def for_controller(plan: InstallationPlan, where: InstallContext) -> NodePayload
     """What a backup controller needs: the nodes' files, the configuration, EpilogSlurmctld's directory."""
     wanted, nodes = plan.wanted, shipment_of(plan)
     there = where.system.tree.read(Path(wanted.config))
-    content = there.content if there else config_text(wanted).encode()
+    content = there.content if there else make_config_text(wanted).encode()
     state = Path(wanted.state_dir)
     folders = tuple((path, 0o700, wanted.slurm_user) for path in (state, state / "controller"))
     return replace(nodes, files=(*nodes.files, (Path(wanted.config), 0o644, content)), folders=folders)
@@ -193,7 +193,7 @@ def target_nodes(where: InstallContext, asked: str, plan: InstallationPlan) -> t
         return names
     if asked:
         return hostlist.expand(asked)
-    mark = digest(bundle(shipment_of(plan)))
+    mark = digest(make_bundle(shipment_of(plan)))
     known = where.manifest.nodes if where.manifest else {}
     return tuple(name for name in names if known.get(name) != mark)
 
@@ -228,15 +228,15 @@ def _send(
     manifest: Manifest,
 ) -> Manifest:
     shipment = shipment_of(plan)
-    where.voice.say(f"sending {len(bundle(shipment)) >> 10} KiB to {hostlist.fold(names)}")
+    where.voice.say(f"sending {len(make_bundle(shipment)) >> 10} KiB to {hostlist.fold(names)}")
     sent = send(
         [name for name in names if name not in skip], all_nodes(where), shipment, where.slurm, SystemClock(),
         patience_s=patience_s,
     )  # fmt: skip
-    mark = digest(bundle(shipment))
+    mark = digest(make_bundle(shipment))
     manifest = replace(manifest, nodes={**manifest.nodes, **{one.node: mark for one in sent if not one.reason}})
     write_manifest(where.system.tree, manifest, where.system.manifest_file)
-    failed = summed(sent)
+    failed = group_by_reason(sent)
     if failed:
         told = "; ".join(f"{hostlist.fold(nodes)}: {reason}" for reason, nodes in failed)
         left = hostlist.fold([name for _, nodes in failed for name in nodes])
@@ -255,7 +255,7 @@ def test_jobs(
 ) -> tuple[HookTestResult, ...]:
     """Waits until the hooks of one tiny job on each node were heard and believed."""
     nodes, wanted = settled_nodes(where), plan.wanted
-    trusted = frozenset({0, account(where.system.tree, wanted.slurm_user).uid})
+    trusted = frozenset({0, find_account(where.system.tree, wanted.slurm_user).uid})
     addresses = {node.name: node.address for node in nodes}
     sealed = SealedSpool(wanted.spool, wanted.munge_socket, lambda: addresses, trusted, wanted.cluster)
     controller = PlainSpool(Path(wanted.state_dir) / "controller", trusted)
@@ -268,7 +268,8 @@ def test_jobs(
         return [*(one for one in found if one.job_id == job_id), *_stored(wanted.state_dir, wanted.cluster, job_id)]
 
     return try_out(
-        tuple(names) or representatives(nodes), nodes, where.slurm, heard, spooled, SystemClock(), user=user,
+        tuple(names) or select_representative_nodes(nodes), nodes, where.slurm, heard, spooled, SystemClock(),
+        user=user,
         patience_s=patience_s,
     )  # fmt: skip
 
@@ -288,7 +289,7 @@ def settled_nodes(where: InstallContext, names: Collection[str] = ()) -> tuple[N
         with suppress(SlurmError):
             nodes = all_nodes(where)
         awaited = [node for node in nodes if not names or node.name in names]
-        if representatives(nodes) and not any(map(_unsettled, awaited)):
+        if select_representative_nodes(nodes) and not any(map(_unsettled, awaited)):
             break
         clock.sleep(0.5)
     return nodes

@@ -50,7 +50,7 @@ def install_hooks(spec: LabSpec, layout: LabDirectories, owner: pwd.struct_passw
     _directory(layout.hooks, 0o755)
     for path in (layout.state, controller_dir):
         _directory(path, 0o700, owner)
-    settings = hook_files.HookSettings(
+    settings = hook_files.InstalledHookSettings(
         directory=layout.hooks,
         python=str(Path(sys.executable).resolve()),
         spool=layout.spool,

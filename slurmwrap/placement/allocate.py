@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurmwrap.placement.demand import Allocation, GradedSettings, JobDemand, Server
-from slurmwrap.placement.graded import graded
-from slurmwrap.placement.proportional import proportional
+from slurmwrap.placement.graded import allocate_graded
+from slurmwrap.placement.proportional import allocate_proportional
 from slurmwrap.placement.synergy_tune import tune
 
 
@@ -27,13 +27,13 @@ def allocate(
     """
     chosen = settings or GradedSettings()
     if policy == "graded" and chosen.leases_end:
-        from slurmwrap.placement.lease_rounds import graded_rounds  # gsub never needs it
+        from slurmwrap.placement.lease_rounds import allocate_lease_rounds  # gsub never needs it
 
-        return graded_rounds(queue, servers, chosen)
+        return allocate_lease_rounds(queue, servers, chosen)
     if policy == "graded":
-        return graded(queue, servers, chosen)
+        return allocate_graded(queue, servers, chosen)
     if policy == "tune":
         return tune(queue, servers)
     if policy == "proportional":
-        return proportional(queue, servers)
+        return allocate_proportional(queue, servers)
     raise ValueError(f"there is no policy '{policy}': graded, tune or proportional")

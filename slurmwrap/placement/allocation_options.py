@@ -18,7 +18,7 @@ from math import floor, log
 
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.placement.demand import JobDemand, Server, SpeedPoint
-from slurmwrap.placement.throughput import speed_at
+from slurmwrap.placement.throughput import find_speed
 
 _SAME = 1e-9
 
@@ -68,23 +68,23 @@ def share_of(claim: JobDemand, servers: Sequence[Server]) -> Share | None:
     )
 
 
-def as_asked(claim: JobDemand, prices: Prices) -> AllocationOption:
+def make_requested_option(claim: JobDemand, prices: Prices) -> AllocationOption:
     """The one rung of a job of which nobody knows how fast it would be elsewhere."""
     return AllocationOption(
         cpus=claim.cpus, mem_mib=claim.mem_mib, price=claim.cpus * prices.cpu + claim.mem_mib * prices.mib
     )
 
 
-def rungs(claim: JobDemand, share: Share | None, prices: Prices) -> tuple[AllocationOption, ...]:
+def list_allocation_options(claim: JobDemand, share: Share | None, prices: Prices) -> tuple[AllocationOption, ...]:
     """The floor first. One rung, as asked, where nothing is known or nothing allowed is as fast."""
     if share is None or not claim.speeds:
-        return (as_asked(claim, prices),)
+        return (make_requested_option(claim, prices),)
     least = AllocationPoint(
         cpus=max(claim.least_cpus, share.cpus if share.whole else 0.0),
         mem_mib=max(claim.least_mem_mib, share.mem_mib if share.whole else 0),
     )
     asked = AllocationPoint(cpus=claim.cpus, mem_mib=claim.mem_mib)
-    return _rungs(claim.speeds, asked, least, share, prices) or (as_asked(claim, prices),)
+    return _build_options(claim.speeds, asked, least, share, prices) or (make_requested_option(claim, prices),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,22 +96,22 @@ class AllocationPoint:
 
 
 @lru_cache(maxsize=4096)
-def _rungs(
+def _build_options(
     speeds: tuple[SpeedPoint, ...], asked: AllocationPoint, least: AllocationPoint, share: Share, prices: Prices
 ) -> tuple[AllocationOption, ...]:
-    at_share = speed_at(speeds, share.cpus, share.mem_mib)
-    base = max(at_share, speed_at(speeds, asked.cpus, asked.mem_mib))
+    at_share = find_speed(speeds, share.cpus, share.mem_mib)
+    base = max(at_share, find_speed(speeds, asked.cpus, asked.mem_mib))
     points = []
-    for point in allowed(speeds, asked, least, share):
-        speed = speed_at(speeds, point.cpus, point.mem_mib)
-        price = price_of(point, prices)
-        if speed >= base * (1 - _SAME) if base else _no_less(point, asked, share):
+    for point in list_allowed_points(speeds, asked, least, share):
+        speed = find_speed(speeds, point.cpus, point.mem_mib)
+        price = compute_price(point, prices)
+        if speed >= base * (1 - _SAME) if base else _is_no_less(point, asked, share):
             relative = speed / at_share if at_share else None
             points.append(AllocationOption(cpus=point.cpus, mem_mib=point.mem_mib, price=price, speed=relative))
-    return _hull(points) if points else ()
+    return _select_hull(points) if points else ()
 
 
-def allowed(
+def list_allowed_points(
     speeds: Sequence[SpeedPoint], asked: AllocationPoint, least: AllocationPoint, share: Share
 ) -> list[AllocationPoint]:
     """Every point that is known, the share, and what the user asked: within all limits but the last, his own word."""
@@ -123,24 +123,24 @@ def allowed(
     return [AllocationPoint(cpus=cpus, mem_mib=mem) for cpus, mem in sorted(within)]
 
 
-def price_of(point: AllocationPoint, prices: Prices) -> float:
+def compute_price(point: AllocationPoint, prices: Prices) -> float:
     """Of a GPU's part. As graded.py prices it, a share's CPUs cost 1 and its memory Settings.memory_weight."""
     return point.cpus * prices.cpu + point.mem_mib * prices.mib
 
 
-def _no_less(point: AllocationPoint, asked: AllocationPoint, share: Share) -> bool:
+def _is_no_less(point: AllocationPoint, asked: AllocationPoint, share: Share) -> bool:
     """Where the speed at the share and as asked is unknown, only what is no less than either can be no slower."""
     return point.cpus >= max(share.cpus, asked.cpus) and point.mem_mib >= max(share.mem_mib, asked.mem_mib)
 
 
-def _hull(points: Sequence[AllocationOption]) -> tuple[AllocationOption, ...]:
+def _select_hull(points: Sequence[AllocationOption]) -> tuple[AllocationOption, ...]:
     """From the cheapest, always to the point with the greatest gain, ever dearer and ever faster."""
     if points[0].speed is None:  # nothing to compare
         return (min(points, key=lambda p: p.price),)
     steps = [min(points, key=lambda p: (p.price, -(p.speed or 0.0), p.cpus))]
     while True:
         here = steps[-1]
-        above = [(_gain(here, p), p) for p in points if _beyond(here, p)]
+        above = [(_compute_gain(here, p), p) for p in points if _is_beyond(here, p)]
         if not above:
             return tuple(steps)
         gain, best = max(above, key=lambda item: (item[0], -item[1].price, item[1].cpus))
@@ -149,9 +149,9 @@ def _hull(points: Sequence[AllocationOption]) -> tuple[AllocationOption, ...]:
         )
 
 
-def _beyond(here: AllocationOption, there: AllocationOption) -> bool:
+def _is_beyond(here: AllocationOption, there: AllocationOption) -> bool:
     return there.price > here.price and (there.speed or 0.0) > (here.speed or 0.0) * (1 + _SAME)
 
 
-def _gain(here: AllocationOption, there: AllocationOption) -> float:
+def _compute_gain(here: AllocationOption, there: AllocationOption) -> float:
     return log((there.speed or 1.0) / (here.speed or 1.0)) / (there.price - here.price)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from slurmwrap.fast_dataclasses import dataclass, field, replace
 from slurmwrap.placement.allocation_options import AllocationOption
 from slurmwrap.placement.demand import JobDemand
-from slurmwrap.placement.free_capacity import FreeCapacity, Order, choose, eligible
+from slurmwrap.placement.free_capacity import FreeCapacity, Order, choose, list_eligible
 from slurmwrap.placement.lease_options import Menu
 
 
@@ -53,7 +53,7 @@ class Job:
         return self.weight * self.gpus * (1.0 if rung.speed is None else rung.speed)
 
 
-def job_of(number: int, claim: JobDemand, menu: Menu, weight: float) -> Job:
+def make_assignment_job(number: int, claim: JobDemand, menu: Menu, weight: float) -> Job:
     """`number`: in the queue; `weight`: of one GPU's speed. It has no seat yet."""
     job = Job(number=number, claim=claim, menu=menu, weight=weight, given=menu.floor)
     job.ladder = tuple(
@@ -80,7 +80,7 @@ class Climb:
     mem_mib: float
 
 
-def climb(jobs: Sequence[Job], cpus: float, mem_mib: float) -> Climb:
+def climb_levels(jobs: Sequence[Job], cpus: float, mem_mib: float) -> Climb:
     """Raises one node's part of `jobs` from their floors, the greatest gain first, with so much for all of them.
 
     What is left is below zero where the floors alone are more than there is.
@@ -96,23 +96,23 @@ def climb(jobs: Sequence[Job], cpus: float, mem_mib: float) -> Climb:
     return Climb(worth=worth, levels=levels, cpus=cpus, mem_mib=mem_mib)
 
 
-def seat(jobs: Sequence[Job], rooms: Sequence[FreeCapacity]) -> None:
+def assign_capacity(jobs: Sequence[Job], rooms: Sequence[FreeCapacity]) -> None:
     """Sets `rooms` of all jobs that find a place, each with its floor. `jobs`: highest priority first."""
-    chosen = _first(jobs, sum(room.gpus for room in rooms))
-    targets = _targets(chosen, rooms)
+    chosen = _select_first_jobs(jobs, sum(room.gpus for room in rooms))
+    targets = _compute_targets(chosen, rooms)
     hungry = sum(room.server.cpus for room in rooms) / max(1, sum(room.server.gpus for room in rooms))
     plans = {room.server.name: replace(room) for room in rooms}
     spare = [job for job in jobs if job.number not in targets]
     for job in (*sorted(chosen, key=lambda job: _place_in_line(job, targets[job.number])), *spare):
         target = targets.get(job.number, job.menu.floor)
         order = _order(job, target, plans, most=target.cpus > hungry)
-        job.rooms = choose(job.claim, job.given.cpus, job.given.mem_mib, eligible(job.claim, rooms), order)
+        job.rooms = choose(job.claim, job.given.cpus, job.given.mem_mib, list_eligible(job.claim, rooms), order)
         for room in job.rooms:
             room.take(job.gpus, job.given.cpus, job.given.mem_mib)
             plans[room.server.name].take(job.gpus, target.cpus, target.mem_mib)
 
 
-def _first(jobs: Sequence[Job], gpus: int) -> list[Job]:
+def _select_first_jobs(jobs: Sequence[Job], gpus: int) -> list[Job]:
     """Those whose GPUs there are, in the order of the queue; who does not fit is passed."""
     chosen = []
     for job in jobs:
@@ -122,10 +122,10 @@ def _first(jobs: Sequence[Job], gpus: int) -> list[Job]:
     return chosen
 
 
-def _targets(jobs: Sequence[Job], rooms: Sequence[FreeCapacity]) -> dict[int, AllocationOption]:
+def _compute_targets(jobs: Sequence[Job], rooms: Sequence[FreeCapacity]) -> dict[int, AllocationOption]:
     """By number; as if the servers were one."""
     parts = [job for job in jobs for _ in range(job.claim.nodes)]
-    levels = climb(parts, sum(room.cpus for room in rooms), sum(room.mem_mib for room in rooms)).levels
+    levels = climb_levels(parts, sum(room.cpus for room in rooms), sum(room.mem_mib for room in rooms)).levels
     return {job.number: job.menu.steps[levels[job.number]] for job in jobs}
 
 

@@ -57,7 +57,7 @@ class CandidateNodes:
         for name in [partition.name for partition in self.partitions] or [""]:
             here = [n for n in nodes if n.name in self.ready and (not name or name in n.partitions)]
             best = sorted((self.certain.get(node.name, 0) for node in here), reverse=True)[:count]
-            tasks = sorted((_tasks(self.need, node, self.cpu_cap) for node in here), reverse=True)[:count]
+            tasks = sorted((_count_tasks(self.need, node, self.cpu_cap) for node in here), reverse=True)[:count]
             if len(best) < count or sum(best) < self.need.units or sum(tasks) < self.need.tasks:
                 return False
         return True
@@ -72,26 +72,26 @@ class CandidateNodes:
             if node.name in self.ready:
                 found += 1
                 units += self.certain.get(node.name, 0)
-                tasks += _tasks(need, node, self.cpu_cap) if many else 1
+                tasks += _count_tasks(need, node, self.cpu_cap) if many else 1
                 if found >= count and units >= need.units and tasks >= need.tasks:
                     return True
         return False
 
 
-def field_of(
+def find_candidate_nodes(
     request: JobRequest, need: ResourceUnits, snapshot: Snapshot, like: CandidateNodes | None = None
 ) -> CandidateNodes:
     """The field of `request`, which takes `need`. `like`: one of the same partitions and snapshot, to build on."""
-    names = wanted_partitions(request, snapshot)
-    members = like.members if like else _members(names, snapshot)
+    names = list_wanted_partitions(request, snapshot)
+    members = like.members if like else _list_members(names, snapshot)
     partitions = tuple(p for p in snapshot.partitions if p.name in names)
-    tightest, loosest = _caps(partitions)
-    certain = _capacity(members, need, request, tightest, strict=True)
+    tightest, loosest = _compute_caps(partitions)
+    certain = _compute_capacity(members, need, request, tightest, strict=True)
     alike = need.sure and tightest == loosest
-    capacity = certain if alike else _capacity(members, need, request, loosest, strict=need.sure)
+    capacity = certain if alike else _compute_capacity(members, need, request, loosest, strict=need.sure)
     able = tuple(node for node in members if node.name in capacity)
-    held = _held_cpus(request, snapshot, able, partitions)
-    ready = _ready(able, request)
+    held = _count_reserved_cpus(request, snapshot, able, partitions)
+    ready = _select_ready_nodes(able, request)
     free, reserved = _free(ready, need, partitions, held)
     return CandidateNodes(
         need=need,
@@ -104,26 +104,26 @@ def field_of(
         partitions=partitions,
         free=free,
         reserved=reserved,
-        levels=like.levels if like else domain_tables(snapshot.topology),
-        fewest=_fewest(capacity.values(), need),
+        levels=like.levels if like else build_domain_tables(snapshot.topology),
+        fewest=_count_fewest_nodes(capacity.values(), need),
     )
 
 
-def _members(names: frozenset[str], snapshot: Snapshot) -> tuple[Node, ...]:
+def _list_members(names: frozenset[str], snapshot: Snapshot) -> tuple[Node, ...]:
     return tuple(node for node in snapshot.nodes if not names or not names.isdisjoint(node.partitions))
 
 
-def wanted_partitions(request: JobRequest, snapshot: Snapshot) -> frozenset[str]:
+def list_wanted_partitions(request: JobRequest, snapshot: Snapshot) -> frozenset[str]:
     """The partitions it may run in; none where Slurm has no default."""
     return frozenset((request.value("partition") or snapshot.default_partition).split(",")) - {""}
 
 
-def opaque(request: JobRequest) -> bool:
+def has_opaque_node_choice(request: JobRequest) -> bool:
     """Whether the request itself picks nodes in a way that we do not follow."""
-    return any(request.setting(option) for option in _OPAQUE) or _complex_feature(request)
+    return any(request.setting(option) for option in _OPAQUE) or _is_complex_feature(request)
 
 
-def domain_tables(topology: Topology) -> tuple[Mapping[str, str], ...]:
+def build_domain_tables(topology: Topology) -> tuple[Mapping[str, str], ...]:
     """Node name → domain, one table per level: asking the domains node by node would be quadratic."""
     levels: dict[int, dict[str, str]] = {}
     for domain in topology.domains:
@@ -131,7 +131,7 @@ def domain_tables(topology: Topology) -> tuple[Mapping[str, str], ...]:
     return tuple(levels[level] for level in sorted(levels))
 
 
-def _complex_feature(request: JobRequest) -> bool:
+def _is_complex_feature(request: JobRequest) -> bool:
     feature = request.value("constraint")
     return bool(feature) and not re.fullmatch(_SIMPLE_FEATURE, feature or "")
 
@@ -139,53 +139,53 @@ def _complex_feature(request: JobRequest) -> bool:
 Caps = tuple[int | None, int | None]  # CPUs and MiB that a job may have of one node; None: no limit
 
 
-def _caps(partitions: Sequence[Partition]) -> tuple[Caps, Caps]:
+def _compute_caps(partitions: Sequence[Partition]) -> tuple[Caps, Caps]:
     """The tightest and the loosest of these partitions."""
     cpus = [partition.max_cpus_per_node for partition in partitions]
     memory = [partition.max_mem_mib_per_node for partition in partitions]
-    return (_least(cpus), _least(memory)), (_most(cpus), _most(memory))
+    return (_find_least_cap(cpus), _find_least_cap(memory)), (_find_greatest_cap(cpus), _find_greatest_cap(memory))
 
 
-def _least(caps: Sequence[int | None]) -> int | None:
+def _find_least_cap(caps: Sequence[int | None]) -> int | None:
     return min((cap for cap in caps if cap), default=None)
 
 
-def _most(caps: Sequence[int | None]) -> int | None:
+def _find_greatest_cap(caps: Sequence[int | None]) -> int | None:
     return max((cap for cap in caps if cap), default=None) if all(caps) else None
 
 
-def _capacity(
+def _compute_capacity(
     members: Sequence[Node], need: ResourceUnits, request: JobRequest, caps: Caps, *, strict: bool
 ) -> Mapping[str, int]:
     """Units per able node. Not `strict`: by GPUs alone, for CPUs and memory that we do not know shut no node out."""
     kind = request.shape.gpu_type
-    feature = "" if _complex_feature(request) else request.value("constraint") or ""
+    feature = "" if _is_complex_feature(request) else request.value("constraint") or ""
     by_size: dict[tuple[int, int, int], int] = {}
     found = {}
     for node in members:
         size = (node.gpus, node.cpus, node.mem_mib)
         if size not in by_size:
             cpus, memory = (own if cap is None else min(own, cap) for own, cap in zip(size[1:], caps, strict=True))
-            by_size[size] = need.fitting(node.gpus, cpus, memory) if strict else _by_gpus(need, node)
+            by_size[size] = need.fitting(node.gpus, cpus, memory) if strict else _count_by_gpus(need, node)
         units = by_size[size]
         if units and (not kind or kind in node.gpu_type.split(",")) and (not feature or feature in node.features):
             found[node.name] = units
     return found
 
 
-def _tasks(need: ResourceUnits, node: Node, cap: int | None) -> int:
+def _count_tasks(need: ResourceUnits, node: Node, cap: int | None) -> int:
     cpus = node.cpus if cap is None else min(cap, node.cpus)
     if need.gpus_bring_cpus:
-        cpus = min(cpus, int(_by_gpus(need, node) * need.cpus))
+        cpus = min(cpus, int(_count_by_gpus(need, node) * need.cpus))
     room = cpus // need.task_cpus
     return min(room, node.mem_mib // need.task_mem_mib) if need.task_mem_mib else room
 
 
-def _by_gpus(need: ResourceUnits, node: Node) -> int:
+def _count_by_gpus(need: ResourceUnits, node: Node) -> int:
     return min(need.units, node.gpus // need.gpus, need.per_node or need.units)
 
 
-def _fewest(capacities: Iterable[int], need: ResourceUnits) -> int:
+def _count_fewest_nodes(capacities: Iterable[int], need: ResourceUnits) -> int:
     """The least number of nodes that holds all units; the request's own where even all nodes do not."""
     units = count = 0
     for capacity in sorted(capacities, reverse=True):
@@ -199,7 +199,7 @@ def _fewest(capacities: Iterable[int], need: ResourceUnits) -> int:
 # ------------------------------------------------------------------------------------------- free now
 
 
-def _ready(able: Sequence[Node], request: JobRequest) -> list[Node]:
+def _select_ready_nodes(able: Sequence[Node], request: JobRequest) -> list[Node]:
     """Nodes that are up. Maintenance is no bar for a job that names its reservation."""
     if request.setting("reservation") is None:
         return [node for node in able if node.usable]
@@ -234,37 +234,37 @@ def _open(partitions: Sequence[Partition]) -> bool:
     return all(partition.state in _OPEN for partition in partitions)
 
 
-def _held_cpus(
+def _count_reserved_cpus(
     request: JobRequest, snapshot: Snapshot, able: Sequence[Node], partitions: Sequence[Partition]
 ) -> Mapping[str, int]:
     """CPUs per node that the job cannot have since a reservation begins before it would end; all of the node's,
     unless the reservation takes only some cores."""
     if not snapshot.reservations:
         return {}
-    end = snapshot.taken_at + _longest(request, partitions)
+    end = snapshot.taken_at + _find_longest_end(request, partitions)
     own = frozenset((request.value("reservation") or "").split(","))
     cpus = {node.name: node.cpus for node in able}
     held: dict[str, int] = {}
     for one in snapshot.reservations:
         if one.name not in own and one.start < end and one.end > snapshot.taken_at:
-            for name, share in _shares(one, cpus):
+            for name, share in _list_shares(one, cpus):
                 held[name] = held.get(name, 0) + share
-    outside = set(cpus) - _nodes_of(own, snapshot.reservations) if own - {""} else set()
+    outside = set(cpus) - _list_reserved_nodes(own, snapshot.reservations) if own - {""} else set()
     return {**held, **{name: cpus[name] for name in outside}}
 
 
-def _shares(one: Reservation, cpus: Mapping[str, int]) -> Iterable[tuple[str, int]]:
+def _list_shares(one: Reservation, cpus: Mapping[str, int]) -> Iterable[tuple[str, int]]:
     here = [name for name in one.nodes if name in cpus]
     partial = one.cpus and one.nodes and len(here) == len(one.nodes) and one.cpus < sum(cpus[name] for name in here)
     share = ceil(one.cpus / len(one.nodes)) if partial else None
     return ((name, cpus[name] if share is None else share) for name in here)
 
 
-def _nodes_of(names: frozenset[str], reservations: Sequence[Reservation]) -> set[str]:
+def _list_reserved_nodes(names: frozenset[str], reservations: Sequence[Reservation]) -> set[str]:
     return {node for one in reservations if one.name in names for node in one.nodes}
 
 
-def _longest(request: JobRequest, partitions: Sequence[Partition]) -> float:
+def _find_longest_end(request: JobRequest, partitions: Sequence[Partition]) -> float:
     """Until when it may run, from now: its time limit, else the longest that its partitions allow. Without end where
     nobody knows when it begins."""
     if any(request.setting(option) for option in LATER):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.action import DRAIN_PREFIX
 from slurmwrap.model.hostlist import expand, fold
-from slurmwrap.placement.candidates import CandidateNodes, opaque
+from slurmwrap.placement.candidates import CandidateNodes, has_opaque_node_choice
 from slurmwrap.sbatch.request import JobRequest, OptionChange
 
 TYPE_CHECKING = False
@@ -38,42 +38,44 @@ def avoid(request: JobRequest, field: CandidateNodes, health: Sequence[NodeHealt
         reason = f"your list of nodes is kept as it is: {error}"
         return Avoidance(wish=OptionChange(option="exclude", value=None, reason=reason), readable=False)
     # its own --switches is firm to begin with: Slurm refuses a job that no switch could hold then
-    settled = opaque(request) or request.setting("switches") is not None
-    doubtful = [] if settled else _doubtful(field, health, theirs)
+    settled = has_opaque_node_choice(request) or request.setting("switches") is not None
+    doubtful = [] if settled else _list_doubtful_nodes(field, health, theirs)
     if not doubtful:
         return Avoidance(nodes=theirs)
-    allowed = _allowed(field, config)
+    allowed = _count_allowed_exclusions(field, config)
     chosen = doubtful[:allowed]
-    while chosen and not _enough(field, theirs, theirs | {entry.node for entry in chosen}):
+    while chosen and not _is_enough(field, theirs, theirs | {entry.node for entry in chosen}):
         chosen = chosen[:-1]
-    left_in = [_left_in(entry, capped=len(chosen) == allowed) for entry in doubtful[len(chosen) :][:1]]
+    left_in = [_explain_first_kept(entry, capped=len(chosen) == allowed) for entry in doubtful[len(chosen) :][:1]]
     if not chosen:
         return Avoidance(wish=OptionChange(option="exclude", value=None, reason=left_in[0]), nodes=theirs)
     named = {entry.node for entry in chosen}
     value = ",".join(part for part in (own.strip(","), fold(n.name for n in field.members if n.name in named)) if part)
-    reasons = [f"{_named(entry)}: {entry.reason}" for entry in chosen[:3]]
+    reasons = [f"{_describe_entry(entry)}: {entry.reason}" for entry in chosen[:3]]
     more = [f"and {len(chosen) - 3} more"] if len(chosen) > 3 else []
     reason = "; ".join([*reasons, *more, *left_in])
     return Avoidance(wish=OptionChange(option="exclude", value=value, reason=reason), nodes=theirs | named)
 
 
-def _left_in(entry: NodeHealth, *, capped: bool) -> str:
+def _explain_first_kept(entry: NodeHealth, *, capped: bool) -> str:
     """Why the first of those that are not avoided is not."""
     why = "placement.exclude_cap allows no more nodes to be avoided" if capped else "the job cannot do without it"
-    return f"{_named(entry)}, but stays in: {why}"
+    return f"{_describe_entry(entry)}, but stays in: {why}"
 
 
-def _named(entry: NodeHealth) -> str:
+def _describe_entry(entry: NodeHealth) -> str:
     return f"{entry.node} is {'a lemon' if entry.status == 'lemon' else entry.status}"
 
 
-def _doubtful(field: CandidateNodes, health: Sequence[NodeHealth], settled: frozenset[str]) -> list[NodeHealth]:
+def _list_doubtful_nodes(
+    field: CandidateNodes, health: Sequence[NodeHealth], settled: frozenset[str]
+) -> list[NodeHealth]:
     """Worst first, then newest. A drained node needs no wish; what the user named himself is his."""
     found = [h for h in health if h.status in _RANK and h.node in field.capacity and h.node not in settled]
     return sorted(found, key=lambda entry: (_RANK[entry.status], -entry.since, entry.node))
 
 
-def _allowed(field: CandidateNodes, config: Config) -> int:
+def _count_allowed_exclusions(field: CandidateNodes, config: Config) -> int:
     """The cap counts what we drained already. A small partition may lose one node, never its only one."""
     cap = config.placement.exclude_cap
     total = len(field.members)
@@ -81,7 +83,7 @@ def _allowed(field: CandidateNodes, config: Config) -> int:
     return max(0, max(int(cap * total), 1 if cap > 0 and total > 1 else 0) - ours)
 
 
-def _enough(field: CandidateNodes, before: frozenset[str], after: frozenset[str]) -> bool:
+def _is_enough(field: CandidateNodes, before: frozenset[str], after: frozenset[str]) -> bool:
     """With every node up, the job could still run in each partition where it could before."""
     could = 0
     for name in [partition.name for partition in field.partitions] or [""]:

@@ -17,9 +17,9 @@ from slurmwrap.sbatch.request import GpuUnit, ResourceShape
 _PER_NODE = frozenset((GpuUnit.GRES, GpuUnit.PER_NODE, GpuUnit.PER_SOCKET))
 
 
-def scattered(record: JobRecord, shape: ResourceShape, snapshot: Snapshot, *, one_domain: bool = False) -> bool:
+def is_scattered(record: JobRecord, shape: ResourceShape, snapshot: Snapshot, *, one_domain: bool = False) -> bool:
     """Enough GPUs are free on usable nodes of its partitions, but the job does not fit. False where it fits: then
-    Slurm only has not come to it. `one_domain`: it insists on one switch."""
+    Slurm only has not come to it. `ask_for_one_domain`: it insists on one switch."""
     partitions = set(record.partition.split(","))
     usable = [
         node
@@ -30,15 +30,15 @@ def scattered(record: JobRecord, shape: ResourceShape, snapshot: Snapshot, *, on
     ]
     if not record.gpus or sum(node.gpus_free for node in usable) < record.gpus:
         return False
-    allowed = _allowed(record)
-    room = [node for node in usable if allowed(node) and _roomy(node, record)]
+    allowed = _make_node_filter(record)
+    room = [node for node in usable if allowed(node) and _has_capacity(node, record)]
     if not one_domain:
-        return not _fits(room, record, shape)
+        return not _fits_on_nodes(room, record, shape)
     closest = [frozenset(domain.nodes) for domain in snapshot.topology.domains if domain.level == 0]
-    return not any(_fits([node for node in room if node.name in names], record, shape) for names in closest)
+    return not any(_fits_on_nodes([node for node in room if node.name in names], record, shape) for names in closest)
 
 
-def _allowed(record: JobRecord) -> Callable[[Node], bool]:
+def _make_node_filter(record: JobRecord) -> Callable[[Node], bool]:
     """By its lists of nodes and its features; an expression of features that we do not read forbids nothing."""
     listed, out = frozenset(names_in(record.req_nodes)), frozenset(names_in(record.exc_nodes))
     wanted = record.features if record.features.replace("_", "").replace("-", "").isalnum() else ""
@@ -50,12 +50,12 @@ def _allowed(record: JobRecord) -> Callable[[Node], bool]:
     )
 
 
-def _roomy(node: Node, record: JobRecord) -> bool:
+def _has_capacity(node: Node, record: JobRecord) -> bool:
     memory = record.mem_mib_per_node or (record.mem_mib_per_cpu or 0) * record.min_cpus
     return node.gpus_free > 0 and node.cpus_free >= record.min_cpus and node.mem_free_mib >= memory
 
 
-def _fits(nodes: Sequence[Node], record: JobRecord, shape: ResourceShape) -> bool:
+def _fits_on_nodes(nodes: Sequence[Node], record: JobRecord, shape: ResourceShape) -> bool:
     least = max(1, record.num_nodes)
     if shape.gpu_unit in _PER_NODE:
         share = ceil(record.gpus / least)

@@ -33,11 +33,11 @@ class FreeCapacity:
 Order = Callable[[FreeCapacity], tuple[float | str, ...]]
 
 
-def rooms_of(servers: Iterable[Server]) -> tuple[FreeCapacity, ...]:
+def list_free_capacity(servers: Iterable[Server]) -> tuple[FreeCapacity, ...]:
     return tuple(FreeCapacity(server=s, gpus=s.gpus_free, cpus=s.cpus_free, mem_mib=s.mem_free_mib) for s in servers)
 
 
-def eligible(claim: JobDemand, rooms: Sequence[FreeCapacity]) -> Sequence[FreeCapacity]:
+def list_eligible(claim: JobDemand, rooms: Sequence[FreeCapacity]) -> Sequence[FreeCapacity]:
     """Where the job may run, whatever runs there now."""
     if claim.servers is None:
         return [room for room in rooms if room.server.gpus >= claim.gpus_per_node]
@@ -45,7 +45,7 @@ def eligible(claim: JobDemand, rooms: Sequence[FreeCapacity]) -> Sequence[FreeCa
     return [room for room in rooms if room.server.gpus >= claim.gpus_per_node and room.server.name in names]
 
 
-def fullest(room: FreeCapacity) -> tuple[float | str, ...]:
+def rank_fullest(room: FreeCapacity) -> tuple[float | str, ...]:
     """The order of Synergy's code (its simulator, commit 1bb2bed6): the server with fewest free GPUs first."""
     return (room.gpus, room.server.name)
 

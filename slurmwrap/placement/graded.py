@@ -25,9 +25,9 @@ import heapq
 from collections.abc import Mapping, Sequence
 
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.placement.allocation_options import AllocationOption, Prices, Share, rungs, share_of
+from slurmwrap.placement.allocation_options import AllocationOption, Prices, Share, list_allocation_options, share_of
 from slurmwrap.placement.demand import Allocation, GradedSettings, JobDemand, Server
-from slurmwrap.placement.free_capacity import FreeCapacity, Order, choose, eligible, rooms_of
+from slurmwrap.placement.free_capacity import FreeCapacity, Order, choose, list_eligible, list_free_capacity
 
 _HALF = 0.5  # of what a tuned request saves, spent on waiting for it at most
 
@@ -56,11 +56,13 @@ class _Pool:
         return Prices(cpu=self.gpus / max(1, self.cpus), mib=self.gpus / max(1, self.mem_mib))
 
 
-def graded(queue: Sequence[JobDemand], servers: Sequence[Server], settings: GradedSettings) -> tuple[Allocation, ...]:
+def allocate_graded(
+    queue: Sequence[JobDemand], servers: Sequence[Server], settings: GradedSettings
+) -> tuple[Allocation, ...]:
     """One grant per claim, in the order of the queue (first: highest priority)."""
     grants: dict[int, Allocation] = {}
-    for pool, numbers in _pools(queue, servers):
-        candidates = _candidates([queue[number] for number in numbers], pool, settings)
+    for pool, numbers in _split_into_pools(queue, servers):
+        candidates = _list_candidates([queue[number] for number in numbers], pool, settings)
         targets = _fill(candidates, pool, settings)
         for number, grant in zip(numbers, _place(candidates, targets, pool, settings), strict=True):
             grants[number] = grant
@@ -70,7 +72,7 @@ def graded(queue: Sequence[JobDemand], servers: Sequence[Server], settings: Grad
 # ------------------------------------------------------------------------------------------- who competes with whom
 
 
-def _pools(queue: Sequence[JobDemand], servers: Sequence[Server]) -> list[tuple[_Pool, list[int]]]:
+def _split_into_pools(queue: Sequence[JobDemand], servers: Sequence[Server]) -> list[tuple[_Pool, list[int]]]:
     """Servers that some job could use either of belong together; the numbers of the jobs of each pool, in order."""
     everywhere = frozenset(server.name for server in servers)
     wanted = [everywhere if claim.servers is None else claim.servers & everywhere for claim in queue]
@@ -80,17 +82,17 @@ def _pools(queue: Sequence[JobDemand], servers: Sequence[Server]) -> list[tuple[
         groups = [group for group in groups if not group & names] + [names.union(*touching)]
     return [
         (
-            _pool([s for s in servers if s.name in group]),
+            _make_pool([s for s in servers if s.name in group]),
             [n for n, names in enumerate(wanted) if names <= group and names],
         )
         for group in groups
         if group
-    ] + [(_pool([]), [n for n, names in enumerate(wanted) if not names])]
+    ] + [(_make_pool([]), [n for n, names in enumerate(wanted) if not names])]
 
 
-def _pool(servers: Sequence[Server]) -> _Pool:
+def _make_pool(servers: Sequence[Server]) -> _Pool:
     return _Pool(
-        rooms=rooms_of(servers),
+        rooms=list_free_capacity(servers),
         gpus=sum(s.gpus for s in servers),
         cpus=sum(s.cpus for s in servers),
         mem_mib=sum(s.mem_mib for s in servers),
@@ -100,15 +102,17 @@ def _pool(servers: Sequence[Server]) -> _Pool:
     )
 
 
-def _candidates(claims: Sequence[JobDemand], pool: _Pool, settings: GradedSettings) -> list[_Candidate]:
+def _list_candidates(claims: Sequence[JobDemand], pool: _Pool, settings: GradedSettings) -> list[_Candidate]:
     shares: dict[tuple[object, ...], Share | None] = {}
     prices = Prices(cpu=pool.prices.cpu, mib=pool.prices.mib * settings.memory_weight)
     found = []
     for claim in claims:
         key = (claim.servers, claim.gpus_per_node, claim.most_cpus, claim.most_mem_mib)
         if key not in shares:
-            shares[key] = share_of(claim, [room.server for room in eligible(claim, pool.rooms)])
-        found.append(_Candidate(claim=claim, share=shares[key], rungs=rungs(claim, shares[key], prices)))
+            shares[key] = share_of(claim, [room.server for room in list_eligible(claim, pool.rooms)])
+        found.append(
+            _Candidate(claim=claim, share=shares[key], rungs=list_allocation_options(claim, shares[key], prices))
+        )
     return found
 
 
@@ -117,19 +121,19 @@ def _candidates(claims: Sequence[JobDemand], pool: _Pool, settings: GradedSettin
 
 def _fill(candidates: Sequence[_Candidate], pool: _Pool, settings: GradedSettings) -> list[int]:
     """The rung of each job, by its number."""
-    window = _window(candidates, pool.gpus)
-    left = _budget(candidates, window, pool, settings)
+    window = _select_window(candidates, pool.gpus)
+    left = _compute_budget(candidates, window, pool, settings)
     for candidate in (candidates[number] for number in window):
         left.cpus -= candidate.rungs[0].cpus * candidate.claim.gpus
         left.mem_mib -= candidate.rungs[0].mem_mib * candidate.claim.gpus
     levels = [0] * len(candidates)
-    least = _climb(candidates, window, left, levels)
+    least = _raise_levels(candidates, window, left, levels)
     for number in set(range(len(candidates))).difference(window):
         levels[number] = sum(rung.gain >= least for rung in candidates[number].rungs[1:])
     return levels
 
 
-def _climb(candidates: Sequence[_Candidate], window: Sequence[int], left: _Budget, levels: list[int]) -> float:
+def _raise_levels(candidates: Sequence[_Candidate], window: Sequence[int], left: _Budget, levels: list[int]) -> float:
     """Raises `levels` of the window, the greatest gain first, while `left` lasts; the least gain that was worth it."""
     steps = [(-candidates[number].rungs[1].gain, number) for number in window if len(candidates[number].rungs) > 1]
     heapq.heapify(steps)
@@ -148,7 +152,7 @@ def _climb(candidates: Sequence[_Candidate], window: Sequence[int], left: _Budge
     return least
 
 
-def _window(candidates: Sequence[_Candidate], gpus: int) -> list[int]:
+def _select_window(candidates: Sequence[_Candidate], gpus: int) -> list[int]:
     """The numbers of the jobs at the queue's head that fill all GPUs, whole jobs; without those too large for them."""
     window, left = [], gpus
     for number, candidate in enumerate(candidates):
@@ -176,7 +180,9 @@ class _Budget:
         return True
 
 
-def _budget(candidates: Sequence[_Candidate], window: Sequence[int], pool: _Pool, settings: GradedSettings) -> _Budget:
+def _compute_budget(
+    candidates: Sequence[_Candidate], window: Sequence[int], pool: _Pool, settings: GradedSettings
+) -> _Budget:
     """What the window's jobs may ask for together."""
     waiting = sum(candidates[number].claim.gpus for number in window)
     queue = sum(c.claim.gpus for c in candidates if c.share is not None and c.claim.gpus <= pool.gpus)
@@ -204,29 +210,33 @@ def _place(
     given = {}
     for number, (candidate, level) in enumerate(zip(candidates, levels, strict=True)):
         rung = candidate.rungs[level]
-        given[number] = rung, _seat(candidate, rung, pool)
+        given[number] = rung, _assign_servers(candidate, rung, pool)
     for number, (candidate, level) in enumerate(zip(candidates, levels, strict=True)):
         rung, rooms = given[number]
-        if not rooms and level and _impatient(candidate, rung, settings):
+        if not rooms and level and _is_impatient(candidate, rung, settings):
             lower = reversed(candidate.rungs[:level])
-            given[number] = next(((r, found) for r in lower if (found := _seat(candidate, r, pool))), (rung, ()))
-    return [_grant(candidate, *given[number]) for number, candidate in enumerate(candidates)]
+            given[number] = next(
+                ((r, found) for r in lower if (found := _assign_servers(candidate, r, pool))), (rung, ())
+            )
+    return [_make_allocation(candidate, *given[number]) for number, candidate in enumerate(candidates)]
 
 
-def _seat(candidate: _Candidate, rung: AllocationOption, pool: _Pool) -> tuple[FreeCapacity, ...]:
+def _assign_servers(candidate: _Candidate, rung: AllocationOption, pool: _Pool) -> tuple[FreeCapacity, ...]:
     """Where it starts now, and takes it; () where it fits nowhere."""
-    rooms = _rooms(candidate, rung, pool)
+    rooms = _find_servers(candidate, rung, pool)
     for room in rooms:
         room.take(candidate.claim.gpus_per_node, rung.cpus, rung.mem_mib)
     return rooms
 
 
-def _rooms(candidate: _Candidate, rung: AllocationOption, pool: _Pool) -> tuple[FreeCapacity, ...]:
+def _find_servers(candidate: _Candidate, rung: AllocationOption, pool: _Pool) -> tuple[FreeCapacity, ...]:
     hungry = rung.cpus > pool.cpus / max(1, pool.gpus)
-    return choose(candidate.claim, rung.cpus, rung.mem_mib, eligible(candidate.claim, pool.rooms), _mixing(hungry))
+    return choose(
+        candidate.claim, rung.cpus, rung.mem_mib, list_eligible(candidate.claim, pool.rooms), _make_mixing_order(hungry)
+    )
 
 
-def _mixing(hungry: bool) -> Order:
+def _make_mixing_order(hungry: bool) -> Order:
     sign = -1.0 if hungry else 1.0
 
     def order(room: FreeCapacity) -> tuple[float | str, ...]:
@@ -235,15 +245,15 @@ def _mixing(hungry: bool) -> Order:
     return order
 
 
-def _impatient(candidate: _Candidate, rung: AllocationOption, settings: GradedSettings) -> bool:
+def _is_impatient(candidate: _Candidate, rung: AllocationOption, settings: GradedSettings) -> bool:
     run_s = settings.assumed_run_s if candidate.claim.run_s is None else candidate.claim.run_s
     saved = run_s * (1 - 1 / max(1.0, rung.speed or 1.0))
     return candidate.claim.startable_s >= saved * _HALF
 
 
-def _grant(candidate: _Candidate, rung: AllocationOption, rooms: Sequence[FreeCapacity]) -> Allocation:
+def _make_allocation(candidate: _Candidate, rung: AllocationOption, rooms: Sequence[FreeCapacity]) -> Allocation:
     claim, share = candidate.claim, candidate.share
-    reasons: Mapping[str, str] = _reasons(claim, share, rung) if share and rung.speed is not None else {}
+    reasons: Mapping[str, str] = _explain_allocation(claim, share, rung) if share and rung.speed is not None else {}
     return Allocation(
         job=claim.job,
         cpus=rung.cpus,
@@ -255,7 +265,7 @@ def _grant(candidate: _Candidate, rung: AllocationOption, rooms: Sequence[FreeCa
     )
 
 
-def _reasons(claim: JobDemand, share: Share, rung: AllocationOption) -> Mapping[str, str]:
+def _explain_allocation(claim: JobDemand, share: Share, rung: AllocationOption) -> Mapping[str, str]:
     speed = f"runs at {rung.speed:.3g} times the speed of its share" if rung.speed else "its speed is unknown there"
     return {
         "cpus": f"{rung.cpus:.3g} CPUs per GPU instead of {claim.cpus:.3g} (its share is {share.cpus:.3g}): {speed}"

@@ -11,12 +11,17 @@ from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.node import Node
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.placement.demand import JobDemand, Server
-from slurmwrap.placement.throughput import speeds_of
-from slurmwrap.placement.tuning_bounds import asked_cpus_per_gpu, asked_mem_mib_per_gpu, least_cpus, least_mem_mib
+from slurmwrap.placement.throughput import list_speed_points
+from slurmwrap.placement.tuning_bounds import (
+    compute_asked_cpus_per_gpu,
+    compute_asked_mem_mib_per_gpu,
+    compute_least_cpus,
+    compute_least_mem_mib,
+)
 from slurmwrap.sbatch.request import MemUnit, ResourceShape
 
 
-def claim_of(
+def make_job_demand(
     shape: ResourceShape,
     profile: ResourceProfile | None,
     node: Node,
@@ -32,15 +37,15 @@ def claim_of(
     change of the CPUs would change the memory too. Memory that was not named, or is all of the node, is not divided:
     the share stands for it.
     """
-    gpus, cpus = shape.gpus_per_node, asked_cpus_per_gpu(shape)
-    if profile is None or not gpus or not node.gpus or cpus is None or shape.exclusive or _in_doubt(profile):
+    gpus, cpus = shape.gpus_per_node, compute_asked_cpus_per_gpu(shape)
+    if profile is None or not gpus or not node.gpus or cpus is None or shape.exclusive or _is_in_doubt(profile):
         return None
     if shape.mem_unit is MemUnit.PER_CPU:
         return None
-    asked = asked_mem_mib_per_gpu(shape)
-    least = node.mem_mib // node.gpus if asked is None else least_mem_mib(shape, profile, node, tuning)
+    asked = compute_asked_mem_mib_per_gpu(shape)
+    least = node.mem_mib // node.gpus if asked is None else compute_least_mem_mib(shape, profile, node, tuning)
     memory = least if asked is None else max(asked, least)  # who is killed for memory has gained nothing by its speed
-    speeds = speeds_of(profile, memory, gpus=gpus)
+    speeds = list_speed_points(profile, memory, gpus=gpus)
     if not speeds:
         return None
     return JobDemand(
@@ -49,7 +54,7 @@ def claim_of(
         nodes=nodes,
         cpus=cpus,
         mem_mib=memory,
-        least_cpus=least_cpus(shape, profile, node),
+        least_cpus=compute_least_cpus(shape, profile, node),
         most_cpus=node.cpus / gpus,
         least_mem_mib=least,
         most_mem_mib=memory if asked is None else max(memory, node.mem_mib // gpus),
@@ -58,7 +63,7 @@ def claim_of(
     )
 
 
-def within_share(claim: JobDemand, node: Node) -> JobDemand:
+def limit_to_share(claim: JobDemand, node: Node) -> JobDemand:
     """For who cannot take anything back later: raised at most to the share, for the rest of the node is others'."""
     share, memory = node.cpus / node.gpus, node.mem_mib // node.gpus
     return replace(
@@ -68,12 +73,12 @@ def within_share(claim: JobDemand, node: Node) -> JobDemand:
     )
 
 
-def as_asked_at_most(claim: JobDemand) -> JobDemand:
+def limit_to_request(claim: JobDemand) -> JobDemand:
     """Nothing is raised."""
     return replace(claim, most_cpus=claim.cpus, most_mem_mib=claim.mem_mib)
 
 
-def empty_server(node: Node) -> Server:
+def make_empty_server(node: Node) -> Server:
     """`node` without anybody on it."""
     return Server(
         name=node.name,
@@ -86,7 +91,7 @@ def empty_server(node: Node) -> Server:
     )
 
 
-def _in_doubt(profile: ResourceProfile) -> bool:
+def _is_in_doubt(profile: ResourceProfile) -> bool:
     """Whether newer runs contradict the curve, or another variant of the job left it."""
     other = profile.variant and profile.curve_variant and profile.variant != profile.curve_variant
     return bool(profile.curve_doubts or other)

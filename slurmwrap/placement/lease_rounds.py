@@ -25,63 +25,63 @@ from collections.abc import Sequence
 from math import exp
 
 from slurmwrap.placement.allocation_options import Prices, Share, share_of
-from slurmwrap.placement.assignment import Job, job_of, seat
+from slurmwrap.placement.assignment import Job, assign_capacity, make_assignment_job
 from slurmwrap.placement.demand import Allocation, GradedSettings, JobDemand, Server
-from slurmwrap.placement.free_capacity import eligible, rooms_of
-from slurmwrap.placement.lease_options import Menu, menu_of
-from slurmwrap.placement.rebalance import exchange
+from slurmwrap.placement.free_capacity import list_eligible, list_free_capacity
+from slurmwrap.placement.lease_options import Menu, make_menu
+from slurmwrap.placement.rebalance import exchange_between_servers
 from slurmwrap.placement.synergy_tune import tune
 
 
-def graded_rounds(
+def allocate_lease_rounds(
     queue: Sequence[JobDemand], servers: Sequence[Server], settings: GradedSettings
 ) -> tuple[Allocation, ...]:
     """One grant per claim, in the order of the queue (first: highest priority). `servers`: as the round finds them."""
-    jobs = _jobs(queue, servers, settings)
-    rooms = rooms_of(sorted(servers, key=lambda server: server.name))
-    seat(jobs, rooms)
-    exchange(jobs, rooms)
-    ours, theirs = tuple(map(_grant, jobs)), tune(queue, servers)
-    return ours if _worth(ours, jobs) >= _worth(theirs, jobs) else theirs
+    jobs = _list_jobs(queue, servers, settings)
+    rooms = list_free_capacity(sorted(servers, key=lambda server: server.name))
+    assign_capacity(jobs, rooms)
+    exchange_between_servers(jobs, rooms)
+    ours, theirs = tuple(map(_make_allocation, jobs)), tune(queue, servers)
+    return ours if _compute_worth(ours, jobs) >= _compute_worth(theirs, jobs) else theirs
 
 
-def _jobs(queue: Sequence[JobDemand], servers: Sequence[Server], settings: GradedSettings) -> list[Job]:
-    menus = _menus(queue, servers, settings)
+def _list_jobs(queue: Sequence[JobDemand], servers: Sequence[Server], settings: GradedSettings) -> list[Job]:
+    menus = _list_menus(queue, servers, settings)
     gpus, ahead, jobs = max(1, sum(server.gpus for server in servers)), 0, []
     for number, (claim, menu) in enumerate(zip(queue, menus, strict=True)):
-        jobs.append(job_of(number, claim, menu, exp(-settings.lead * ahead / gpus)))
+        jobs.append(make_assignment_job(number, claim, menu, exp(-settings.lead * ahead / gpus)))
         ahead += claim.gpus
     return jobs
 
 
-def _menus(queue: Sequence[JobDemand], servers: Sequence[Server], settings: GradedSettings) -> list[Menu]:
+def _list_menus(queue: Sequence[JobDemand], servers: Sequence[Server], settings: GradedSettings) -> list[Menu]:
     """The price of a GPU's CPUs is 1, that of its memory Settings.memory_weight."""
     gpus = sum(server.gpus for server in servers)
     prices = Prices(
         cpu=gpus / max(1, sum(server.cpus for server in servers)),
         mib=settings.memory_weight * gpus / max(1, sum(server.mem_mib for server in servers)),
     )
-    rooms, shares = rooms_of(servers), dict[tuple[object, ...], Share | None]()
+    rooms, shares = list_free_capacity(servers), dict[tuple[object, ...], Share | None]()
     menus, found = dict[tuple[object, ...], Menu](), []
     for claim in queue:
         where = (claim.servers, claim.gpus_per_node, claim.most_cpus, claim.most_mem_mib)
         if where not in shares:
-            shares[where] = share_of(claim, [room.server for room in eligible(claim, rooms)])
+            shares[where] = share_of(claim, [room.server for room in list_eligible(claim, rooms)])
         alike = (*where, id(claim.speeds), claim.cpus, claim.mem_mib, claim.least_cpus, claim.least_mem_mib)
         if alike not in menus:
-            menus[alike] = menu_of(claim, shares[where], prices)
+            menus[alike] = make_menu(claim, shares[where], prices)
         found.append(menus[alike])
     return found
 
 
-def _worth(grants: Sequence[Allocation], jobs: Sequence[Job]) -> tuple[int, float]:
+def _compute_worth(grants: Sequence[Allocation], jobs: Sequence[Job]) -> tuple[int, float]:
     """GPUs that have a place; the sum that is to be great, to nine places."""
     seated = [(job, grant) for job, grant in zip(jobs, grants, strict=True) if grant.servers]
     sums = (job.weight * job.claim.gpus * (1.0 if grant.speed is None else grant.speed) for job, grant in seated)
     return sum(job.claim.gpus for job, _ in seated), round(sum(sums), 9)
 
 
-def _grant(job: Job) -> Allocation:
+def _make_allocation(job: Job) -> Allocation:
     claim, given = job.claim, job.given
     told = "" if given.speed is None else f": runs at {given.speed:.3g} times the speed of its share"
     return Allocation(

@@ -40,22 +40,22 @@ def choose(field: CandidateNodes, avoided: frozenset[str], rank: Rank) -> NodeCh
     found = []
     for group in field.free:
         spots = [spot for spot in group if spot.node.name not in avoided]
-        choice = _one_server(spots, field, rank) or _servers(spots, field, rank)
+        choice = _choose_one_server(spots, field, rank) or _choose_servers(spots, field, rank)
         if choice is not None:
             found.append(choice)
-    return min(found, key=_closeness, default=NodeChoice())
+    return min(found, key=_rank_closeness, default=NodeChoice())
 
 
-def _closeness(choice: NodeChoice) -> tuple[int, bool, int, int]:
+def _rank_closeness(choice: NodeChoice) -> tuple[int, bool, int, int]:
     return len(choice.nodes), choice.domain is None, choice.level or 0, choice.broken
 
 
-def whole_node_broken(spot: NodeSlot, need: ResourceUnits, units: int) -> bool:
+def is_whole_node_broken(spot: NodeSlot, need: ResourceUnits, units: int) -> bool:
     """Whether so many units would be the first on an idle node, and leave some of its GPUs."""
     return spot.node.gpus_used == 0 and units * need.gpus < spot.node.gpus
 
 
-def _one_server(spots: Sequence[NodeSlot], field: CandidateNodes, rank: Rank) -> NodeChoice | None:
+def _choose_one_server(spots: Sequence[NodeSlot], field: CandidateNodes, rank: Rank) -> NodeChoice | None:
     need = field.need
     if need.least_nodes > 1:
         return None
@@ -63,7 +63,7 @@ def _one_server(spots: Sequence[NodeSlot], field: CandidateNodes, rank: Rank) ->
     if not holding:
         return None
     # only the best by what costs nothing to know are scored
-    coarse = [(whole_node_broken(spot, need, need.units), spot.node.weight) for spot in holding]
+    coarse = [(is_whole_node_broken(spot, need, need.units), spot.node.weight) for spot in holding]
     least = min(coarse)
     ranked = [(rank(s, need.units), s) for s, one in zip(holding, coarse, strict=True) if one == least]
     best = min(one for one, _ in ranked)
@@ -81,18 +81,18 @@ def _one_server(spots: Sequence[NodeSlot], field: CandidateNodes, rank: Rank) ->
     )
 
 
-def _servers(spots: Sequence[NodeSlot], field: CandidateNodes, rank: Rank) -> NodeChoice | None:
+def _choose_servers(spots: Sequence[NodeSlot], field: CandidateNodes, rank: Rank) -> NodeChoice | None:
     """Several servers: the closest level first, at last anywhere."""
     if sum(spot.units for spot in spots) < field.need.units:
         return None
     for level, domain_of in enumerate(field.levels):
-        found = _in_domains(spots, domain_of, level, field.need, rank)
+        found = _choose_in_domains(spots, domain_of, level, field.need, rank)
         if found is not None:
             return found
-    return _within(spots, field.need, rank, domain=None, level=None)
+    return _choose_within(spots, field.need, rank, domain=None, level=None)
 
 
-def _in_domains(
+def _choose_in_domains(
     spots: Sequence[NodeSlot], domain_of: Mapping[str, str], level: int, need: ResourceUnits, rank: Rank
 ) -> NodeChoice | None:
     domains: dict[str, list[NodeSlot]] = {}
@@ -103,14 +103,14 @@ def _in_domains(
     for name, members in domains.items():
         if len(members) < need.least_nodes or sum(spot.units for spot in members) < need.units:
             continue
-        choice = _within(members, need, rank, domain=name, level=level)
+        choice = _choose_within(members, need, rank, domain=name, level=level)
         if choice is not None:
             key = (len(choice.nodes), choice.broken, -sum(spot.node.gpus_free for spot in members))
             best = (key, choice) if best is None or key < best[0] else best
     return None if best is None else best[1]
 
 
-def _within(
+def _choose_within(
     spots: Sequence[NodeSlot], need: ResourceUnits, rank: Rank, *, domain: str | None, level: int | None
 ) -> NodeChoice | None:
     """The fewest of `spots` that hold the job; the last of them takes the rest, and is the one that this suits best."""
@@ -131,7 +131,7 @@ def _within(
     taken.append(min(fitting, key=lambda at: (rank(spots[at], rest), at)))
     chosen = [spots[at] for at in sorted(taken)]
     shares = {at: spots[at].units for at in taken[:-1]} | {taken[-1]: rest}
-    broken = sum(whole_node_broken(spots[at], need, share) for at, share in shares.items())
+    broken = sum(is_whole_node_broken(spots[at], need, share) for at, share in shares.items())
     return NodeChoice(
         nodes=tuple(spot.node.name for spot in chosen), domain=domain, level=level, broken=broken, spots=len(spots)
     )
@@ -145,10 +145,10 @@ def _free_gpus(spots: Iterable[NodeSlot], domain_of: Mapping[str, str]) -> Mappi
     return free
 
 
-def fullest(field: CandidateNodes, avoided: frozenset[str]) -> float:
+def compute_fullest_domain(field: CandidateNodes, avoided: frozenset[str]) -> float:
     """The part of the job, 0 to 1, that has room now in the one domain that has most, of the closest level where a
     domain could hold it all. 1 where no network is known."""
-    domain_of = next((level for level in field.levels if _could_hold(field, level)), None)
+    domain_of = next((level for level in field.levels if _can_hold(field, level)), None)
     if domain_of is None:
         return 0.0 if field.levels else 1.0
     most = 0
@@ -161,7 +161,7 @@ def fullest(field: CandidateNodes, avoided: frozenset[str]) -> float:
     return min(1.0, most / field.need.units)
 
 
-def _could_hold(field: CandidateNodes, domain_of: Mapping[str, str]) -> bool:
+def _can_hold(field: CandidateNodes, domain_of: Mapping[str, str]) -> bool:
     room: dict[str, int] = {}
     for node in field.able:
         if (name := domain_of.get(node.name)) is not None:

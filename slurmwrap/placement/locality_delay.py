@@ -35,19 +35,21 @@ class LocalityDelay:
     reason: str
 
 
-def patience(
+def compute_locality_delay(
     *, skew: float | None, limit: float, nodes: int, room: float, base_s: int, time_limit_s: int | None
 ) -> LocalityDelay:
     """For a job of `nodes` nodes (or that would be spread over so many) when `room` of it fits into one domain now."""
-    keen = keenness(skew, limit)
+    keen = compute_keenness(skew, limit)
     size = min(1.0, (1 + log2(max(1, nodes))) / (1 + FULL_SIZE_LOG2))
     wait = base_s * keen * size * (HOPELESS + (1 - HOPELESS) * max(0.0, min(1.0, room)))
     if time_limit_s is not None:
         wait = min(wait, SHARE_OF_TIME * time_limit_s)
-    return LocalityDelay(wait_s=int(wait), firm=skew is not None and skew > limit, reason=_told(skew, limit))
+    return LocalityDelay(
+        wait_s=int(wait), firm=skew is not None and skew > limit, reason=_explain_low_skew(skew, limit)
+    )
 
 
-def keenness(skew: float | None, limit: float) -> float:
+def compute_keenness(skew: float | None, limit: float) -> float:
     """0 (spreading costs it little) to 1."""
     if skew is None:
         return UNKNOWN
@@ -56,17 +58,15 @@ def keenness(skew: float | None, limit: float) -> float:
     return AT_LIMIT + (1 - AT_LIMIT) * min(1.0, (skew - limit) / max(1e-9, 1 - limit))
 
 
-def _told(skew: float | None, limit: float) -> str:
+def _explain_low_skew(skew: float | None, limit: float) -> str:
     if skew is None:
         return "how much it loses on distant nodes is not known"
     if skew > limit:
-        return (
-            f"its largest tensor is {_percent(skew)} of the model, above {_percent(limit)}: distant nodes slow it down"
-        )
-    return (
-        f"its largest tensor is {_percent(skew)} of the model, not above {_percent(limit)}: distant nodes cost little"
-    )
+        found = f"{_format_percent(skew)} of the model, above {_format_percent(limit)}: distant nodes slow it down"
+    else:
+        found = f"{_format_percent(skew)} of the model, not above {_format_percent(limit)}: distant nodes cost little"
+    return f"its largest tensor is {found}"
 
 
-def _percent(share: float) -> str:
+def _format_percent(share: float) -> str:
     return f"{100 * share:.0f} %"

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from slurmwrap.placement.slurm_options import LocalityStep, PlacementContext, SlurmOptions, kept
+from slurmwrap.placement.slurm_options import LocalityStep, PlacementContext, SlurmOptions, keep_submitted_options
 from slurmwrap.sbatch.options import BY_NAME
 from slurmwrap.sbatch.request import OptionChange
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 MAX_RACKS = 32  # alternatives in one --constraint or --prefer: slurmctld tries each of them at every pass
 
 
-def one_domain(case: PlacementContext, before: PlacementPlan | None, count: SlurmOptions) -> SlurmOptions:
+def ask_for_one_domain(case: PlacementContext, before: PlacementPlan | None, count: SlurmOptions) -> SlurmOptions:
     """What to ask for a job of several nodes. `before`: the plan that it was submitted with; `count`: what is asked for
     about the number of nodes."""
     source = case.snapshot.topology.source
@@ -41,7 +41,7 @@ def one_domain(case: PlacementContext, before: PlacementPlan | None, count: Slur
     if any(partition.topology for partition in case.field.partitions):
         return SlurmOptions(remarks=("its partition has a network topology of its own, which we do not see",))
     if before is not None and source != "tree":
-        return kept(before, ("constraint", "prefer", "segment"), case)
+        return keep_submitted_options(before, ("constraint", "prefer", "segment"), case)
     by_us = any(wish.option == "nodes" for wish in count.wishes)
     least = case.request.shape.nodes
     said = case.field.need.exact or (least is not None and case.field.holds_on(case.usable, least))
@@ -49,14 +49,14 @@ def one_domain(case: PlacementContext, before: PlacementPlan | None, count: Slur
         return SlurmOptions(
             remarks=("say the number of nodes (--nodes), and Slurm can be asked to keep it under one switch",)
         )
-    return _BY_SOURCE.get(source, _unknown)(case)
+    return _BY_SOURCE.get(source, _explain_no_topology)(case)
 
 
-def _unknown(case: PlacementContext) -> SlurmOptions:
+def _explain_no_topology(case: PlacementContext) -> SlurmOptions:
     return SlurmOptions(remarks=("Slurm knows no network topology here, so its nodes may lie anywhere",))
 
 
-def _file(case: PlacementContext) -> SlurmOptions:
+def _explain_rack_file(case: PlacementContext) -> SlurmOptions:
     return SlurmOptions(
         remarks=("Slurm does not know the racks of placement.topology_file, so it cannot be asked for one",)
     )
@@ -65,10 +65,10 @@ def _file(case: PlacementContext) -> SlurmOptions:
 # ------------------------------------------------------------------------------------------- topology/tree
 
 
-def _switches(case: PlacementContext) -> SlurmOptions:
+def _ask_for_switches(case: PlacementContext) -> SlurmOptions:
     if case.request.setting("switches"):
         return SlurmOptions(remarks=("you ask for switches yourself",))
-    count, leaves = _fewest_leaves(case)
+    count, leaves = _count_fewest_leaves(case)
     if case.config.placement.switch_wait_s <= 0 or count is None or count == leaves:
         return SlurmOptions()
     due, clamp = case.patience.wait_s, case.snapshot.max_switch_wait_s
@@ -84,37 +84,37 @@ def _switches(case: PlacementContext) -> SlurmOptions:
     return SlurmOptions(wishes=(wish,), steps=(step,))
 
 
-def _fewest_leaves(case: PlacementContext) -> tuple[int | None, int]:
+def _count_fewest_leaves(case: PlacementContext) -> tuple[int | None, int]:
     """(leaf switches that it needs in the closest domain that can hold it, leaf switches with nodes for it)."""
     usable = case.usable
     if not case.field.levels:
         return None, 0
     leaf_of = case.field.levels[0]
     for domain_of in case.field.levels:
-        holding = [members for members in _groups(usable, domain_of).values() if _holds(members, case)]
+        holding = [members for members in _group_by_domain(usable, domain_of).values() if _can_hold(members, case)]
         if holding:
             if domain_of is leaf_of:
-                return 1, len(_groups(usable, leaf_of))
-            needed = min(_leaves_for(members, leaf_of, case) for members in holding)
-            return needed, len(_groups(usable, leaf_of))
+                return 1, len(_group_by_domain(usable, leaf_of))
+            needed = min(_count_leaves(members, leaf_of, case) for members in holding)
+            return needed, len(_group_by_domain(usable, leaf_of))
     return None, 0
 
 
-def _leaves_for(members: Sequence[Node], leaf_of: Mapping[str, str], case: PlacementContext) -> int:
+def _count_leaves(members: Sequence[Node], leaf_of: Mapping[str, str], case: PlacementContext) -> int:
     taken: list[Node] = []
-    leaves = sorted(_groups(members, leaf_of).values(), key=len, reverse=True)
+    leaves = sorted(_group_by_domain(members, leaf_of).values(), key=len, reverse=True)
     for count, leaf in enumerate(leaves, start=1):
         taken += leaf
-        if _holds(taken, case):
+        if _can_hold(taken, case):
             return count
     return len(leaves)
 
 
-def _holds(nodes: Sequence[Node], case: PlacementContext) -> bool:
+def _can_hold(nodes: Sequence[Node], case: PlacementContext) -> bool:
     return len(nodes) >= case.most and case.field.holds(nodes, case.most)
 
 
-def _groups(nodes: Iterable[Node], domain_of: Mapping[str, str]) -> dict[str, list[Node]]:
+def _group_by_domain(nodes: Iterable[Node], domain_of: Mapping[str, str]) -> dict[str, list[Node]]:
     groups: dict[str, list[Node]] = {}
     for node in nodes:
         if (name := domain_of.get(node.name)) is not None:
@@ -125,9 +125,9 @@ def _groups(nodes: Iterable[Node], domain_of: Mapping[str, str]) -> dict[str, li
 # ------------------------------------------------------------------------------------------- topology/block
 
 
-def _segment(case: PlacementContext) -> SlurmOptions:
+def _ask_for_segment(case: PlacementContext) -> SlurmOptions:
     """Loosened only where the block that Slurm insists on has no room now, for a job that loses little by it."""
-    need, choice, level = case.field.need, case.choice, insisted_level(case)
+    need, choice, level = case.field.need, case.choice, find_insisted_level(case)
     if case.request.setting("segment"):
         return SlurmOptions(remarks=("you ask for segments yourself",))
     release = case.snapshot.release
@@ -143,7 +143,7 @@ def _segment(case: PlacementContext) -> SlurmOptions:
         return SlurmOptions(remarks=(f"Slurm itself keeps it inside one block; {choice.domain} has room now",))
     if level is not None and (case.patience.firm or (case.patience.wait_s and not case.outlook.starts_now)):
         return SlurmOptions(remarks=(f"Slurm itself keeps it inside one block; {case.patience.reason}",))
-    size = _largest_segment(case, now=level is not None)
+    size = _find_largest_segment(case, now=level is not None)
     if size is None:
         return SlurmOptions(remarks=("no block has room for it, and it cannot be cut into segments that would have",))
     nodes, when = need.least_nodes, "now" if level is not None else "at all, so Slurm would refuse it"
@@ -152,13 +152,13 @@ def _segment(case: PlacementContext) -> SlurmOptions:
     return SlurmOptions(wishes=(OptionChange(option="segment", value=str(size), reason=reason),))
 
 
-def insisted_level(case: PlacementContext) -> int | None:
+def find_insisted_level(case: PlacementContext) -> int | None:
     """The smallest level with a block of so many nodes: the job must lie in one of that. None: no block is so large."""
     blocks = case.snapshot.topology.blocks
     return min((b.level for b in blocks if (b.size or len(b.nodes)) >= case.field.need.least_nodes), default=None)
 
 
-def _largest_segment(case: PlacementContext, *, now: bool) -> int | None:
+def _find_largest_segment(case: PlacementContext, *, now: bool) -> int | None:
     """The largest piece that divides the job, fits a base block, and has room often enough: now, or with all idle."""
     nodes = case.field.need.least_nodes
     blocks = [block for block in case.snapshot.topology.blocks if block.level == 0]
@@ -177,12 +177,12 @@ def _largest_segment(case: PlacementContext, *, now: bool) -> int | None:
 # ------------------------------------------------------------------------------------------- features
 
 
-def _racks(case: PlacementContext) -> SlurmOptions:
+def _ask_for_racks(case: PlacementContext) -> SlurmOptions:
     """Racks are the domains of the closest level, named as the features are."""
     if case.request.setting("constraint") or case.request.setting("prefer"):
         return SlurmOptions(remarks=("you ask for node features yourself, so no rack is asked for",))
-    racks = _groups(case.usable, case.field.levels[0])
-    holding = sorted(name for name, members in racks.items() if _holds(members, case))
+    racks = _group_by_domain(case.usable, case.field.levels[0])
+    holding = sorted(name for name, members in racks.items() if _can_hold(members, case))
     if not holding or len(racks) < 2 or len(holding) > MAX_RACKS:
         return SlurmOptions(remarks=(f"no single rack can hold {case.most} nodes for it",) if not holding else ())
     value = f"[{'|'.join(holding)}]" if len(holding) > 1 else holding[0]
@@ -197,8 +197,8 @@ def _racks(case: PlacementContext) -> SlurmOptions:
 
 
 _BY_SOURCE: Mapping[str, Callable[[PlacementContext], SlurmOptions]] = {
-    "tree": _switches,
-    "block": _segment,
-    "features": _racks,
-    "file": _file,
+    "tree": _ask_for_switches,
+    "block": _ask_for_segment,
+    "features": _ask_for_racks,
+    "file": _explain_rack_file,
 }

@@ -51,30 +51,30 @@ def score(
     load = loads.get(node.name) if profile is not None else None
     return NodeRankScore(
         left=node.gpus_free - gpus,
-        sockets=int(on_one_socket(node, gpus) is False),
-        balance=_balance(node, gpus, cpus, memory),
-        clash=clash(node, gpus, load, profile) if load is not None and profile is not None else 0.0,
+        sockets=int(is_on_one_socket(node, gpus) is False),
+        balance=_compute_balance(node, gpus, cpus, memory),
+        clash=compute_clash(node, gpus, load, profile) if load is not None and profile is not None else 0.0,
     )
 
 
-def on_one_socket(node: Node, gpus: int) -> bool | None:
+def is_on_one_socket(node: Node, gpus: int) -> bool | None:
     """Whether so many free GPUs hang on one socket. None: nobody knows, or no socket has so many at all."""
     sockets, used = node.gpu_sockets, node.gpus_used_at
     if not sockets or len(used) != node.gpus_used:
         return None
-    if _largest_socket(sockets) < gpus:
+    if _count_largest_socket(sockets) < gpus:
         return None
     free = [socket for at, socket in enumerate(sockets) if at not in used]
     return any(free.count(socket) >= gpus for socket in set(free))
 
 
 @lru_cache(maxsize=1024)
-def _largest_socket(sockets: tuple[int, ...]) -> int:
+def _count_largest_socket(sockets: tuple[int, ...]) -> int:
     """GPUs on the socket that has most."""
     return max(sockets.count(socket) for socket in set(sockets))
 
 
-def _balance(node: Node, gpus: int, cpus: int, mem_mib: int) -> float:
+def _compute_balance(node: Node, gpus: int, cpus: int, mem_mib: int) -> float:
     """How much further CPUs and memory are from the free GPUs' share once so much is taken, in GPUs."""
     if not node.gpus or not node.cpus:
         return 0.0
@@ -86,12 +86,14 @@ def _balance(node: Node, gpus: int, cpus: int, mem_mib: int) -> float:
     return by_cpus + by_memory
 
 
-def clash(node: Node, gpus: int, load: NodeLoad, profile: ResourceProfile) -> float:
+def compute_clash(node: Node, gpus: int, load: NodeLoad, profile: ResourceProfile) -> float:
     """Of a job that takes so many GPUs with what is known to run on `node`."""
-    cpus = _part(load.cpus_busy, node.cpus) * _part(gpus * (profile.cpus_per_gpu or 0.0), node.cpus)
-    memory = _part(load.mem_mib, node.mem_mib) * _part(gpus * (profile.mem_mib_per_gpu or 0), node.mem_mib)
+    cpus = _compute_part(load.cpus_busy, node.cpus) * _compute_part(gpus * (profile.cpus_per_gpu or 0.0), node.cpus)
+    memory = _compute_part(load.mem_mib, node.mem_mib) * _compute_part(
+        gpus * (profile.mem_mib_per_gpu or 0), node.mem_mib
+    )
     return node.gpus * (cpus + memory)
 
 
-def _part(some: float, whole: float) -> float:
+def _compute_part(some: float, whole: float) -> float:
     return min(1.0, some / whole) if whole else 0.0

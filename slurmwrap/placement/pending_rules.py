@@ -10,12 +10,12 @@ from collections.abc import Iterable, Sequence, Set
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.placement.allocation_options import share_of
 from slurmwrap.placement.demand import Allocation, JobDemand, Server
-from slurmwrap.placement.throughput import speed_at
+from slurmwrap.placement.throughput import find_speed
 
 MATTERS = 0.05  # a change of speed below this is not worth an update of a job that cannot start yet
 
 
-def kept_to_share(claim: JobDemand, servers: Sequence[Server]) -> JobDemand:
+def limit_to_share_of_servers(claim: JobDemand, servers: Sequence[Server]) -> JobDemand:
     """It may be given less than it asks, but no more than its share: of what lies above others would be short."""
     names = claim.servers
     may_run = [s for s in servers if s.gpus >= claim.gpus_per_node and (names is None or s.name in names)]
@@ -29,7 +29,7 @@ def kept_to_share(claim: JobDemand, servers: Sequence[Server]) -> JobDemand:
     )
 
 
-def hurried(queue: Iterable[tuple[str, Set[str], bool]]) -> frozenset[str]:
+def list_hurried_jobs(queue: Iterable[tuple[str, Set[str], bool]]) -> frozenset[str]:
     """Tuned jobs with a job behind them that wants the same servers and is not tuned: nobody gets more than his share,
     nor waits for it, in front of such a job, which gains nothing by it. (job, servers where it may run, whether it is
     tuned), the lowest priority first."""
@@ -42,12 +42,12 @@ def hurried(queue: Iterable[tuple[str, Set[str], bool]]) -> frozenset[str]:
     return frozenset(found)
 
 
-def matters(claim: JobDemand, grant: Allocation, cpus: float, mem_mib: float) -> bool:
+def is_worth_an_update(claim: JobDemand, grant: Allocation, cpus: float, mem_mib: float) -> bool:
     """Whether a job that asks for `cpus` and `mem_mib` per GPU now should ask for its grant instead: always where it
     could start now. Else only a gain in speed, or something given back, is worth an update."""
     if grant.servers:
         return True
-    now, then = speed_at(claim.speeds, cpus, mem_mib), speed_at(claim.speeds, grant.cpus, grant.mem_mib)
+    now, then = find_speed(claim.speeds, cpus, mem_mib), find_speed(claim.speeds, grant.cpus, grant.mem_mib)
     if abs(then - now) > MATTERS * now:
         return True
     return cpus - grant.cpus >= 1 or mem_mib > grant.mem_mib * (1 + MATTERS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from slurmwrap.model.hostlist import fold
-from slurmwrap.placement.node_ranking import on_one_socket, score
+from slurmwrap.placement.node_ranking import is_on_one_socket, score
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from slurmwrap.placement.planning_facts import PlanningFacts
 
 
-def remarks(
+def list_placement_remarks(
     field: CandidateNodes,
     choice: NodeChoice,
     avoided: frozenset[str],
@@ -26,37 +26,37 @@ def remarks(
     """Clauses without a full stop; () where we know no node of the job. `avoided`: nodes that it does not get."""
     if not field.able:
         return ()
-    found = [_where(field, choice)]
+    found = [_describe_nodes(field, choice)]
     if field.reserved:
-        found.append(f"{_some(field.reserved)} cannot be had: a reservation begins before the job would end")
+        found.append(f"{_format_names(field.reserved)} cannot be had: a reservation begins before the job would end")
     if len(choice.nodes) == 1:
         spot, group = next((s, group) for group in field.free for s in group if s.node.name == choice.nodes[0])
-        found += _spared(spot, group, avoided, field)
-        found += _node(spot.node, min(spot.units, field.need.units), field, profile, outlook)
+        found += _explain_spared_nodes(spot, group, avoided, field)
+        found += _explain_choice(spot.node, min(spot.units, field.need.units), field, profile, outlook)
     return tuple(found)
 
 
-def _where(field: CandidateNodes, choice: NodeChoice) -> str:
+def _describe_nodes(field: CandidateNodes, choice: NodeChoice) -> str:
     if not choice.nodes:
         return "no place has room for all of it now: it waits, and takes nothing before it can have everything"
-    names = _some(choice.nodes)
+    names = _format_names(choice.nodes)
     inside = f" in {choice.domain}" if choice.domain else ""
     if len(choice.nodes) == 1 and choice.broken:
         return f"best now: {names}{inside}, an idle node: none in use has room for it"
     if len(choice.nodes) == 1:
-        return f"best now: {names}{inside}, {_why(field, choice)}"
+        return f"best now: {names}{inside}, {_explain_node(field, choice)}"
     spread = "" if choice.domain or not field.levels else "; no single network domain has room for it"
     return f"best now: {names}{inside}, the fewest nodes that hold it{spread}"
 
 
-def _why(field: CandidateNodes, choice: NodeChoice) -> str:
+def _explain_node(field: CandidateNodes, choice: NodeChoice) -> str:
     node = next(s.node for group in field.free for s in group if s.node.name == choice.nodes[0])
     if node.gpus_free <= field.need.units * field.need.gpus:
         return "whose free GPUs it fills"
     return "a node in use, so that no idle one is broken"
 
 
-def _spared(
+def _explain_spared_nodes(
     chosen: NodeSlot, group: Sequence[NodeSlot], avoided: frozenset[str], field: CandidateNodes
 ) -> Iterator[str]:
     """Nodes with as many GPUs and as many free that only Slurm's Weight puts behind it."""
@@ -64,16 +64,16 @@ def _spared(
     heavier = (s for s in group if s.node.weight > node.weight and s.units >= units and s.node.name not in avoided)
     alike = tuple(s.node.name for s in heavier if (s.node.gpus, s.node.gpus_free) == (node.gpus, node.gpus_free))
     if alike:
-        yield f"{_some(alike)} would do too, but Slurm's Weight spares {'it' if len(alike) == 1 else 'them'}"
+        yield f"{_format_names(alike)} would do too, but Slurm's Weight spares {'it' if len(alike) == 1 else 'them'}"
 
 
-def _node(
+def _explain_choice(
     node: Node, units: int, field: CandidateNodes, profile: ResourceProfile | None, outlook: PlanningFacts
 ) -> Iterator[str]:
     """What made this node better than others with as many GPUs free."""
     gpus = field.need.on(units)[0]
     parts = score(node, units, field.need, profile, outlook.loads)
-    if gpus > 1 and on_one_socket(node, gpus):
+    if gpus > 1 and is_on_one_socket(node, gpus):
         yield f"its {gpus} GPUs can lie on one socket of {node.name}"
     if parts.sockets:
         yield f"its {gpus} GPUs would lie on two sockets of {node.name}; no node that ranks better is free"
@@ -85,6 +85,6 @@ def _node(
         yield f"the jobs on {node.name} keep {busy} busy"
 
 
-def _some(names: tuple[str, ...]) -> str:
+def _format_names(names: tuple[str, ...]) -> str:
     text = fold(names)
     return text if len(text) <= 60 else f"{len(names)} nodes"

@@ -14,17 +14,17 @@ from math import ceil
 
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.placement_plan import PlacementPlan
-from slurmwrap.placement.candidates import CandidateNodes, NodeSlot, field_of, opaque
+from slurmwrap.placement.candidates import CandidateNodes, NodeSlot, find_candidate_nodes, has_opaque_node_choice
 from slurmwrap.placement.excluded_nodes import Avoidance, avoid
-from slurmwrap.placement.locality import NodeChoice, Rank, choose, fullest, whole_node_broken
-from slurmwrap.placement.locality_delay import LocalityDelay, patience
-from slurmwrap.placement.network_options import one_domain
-from slurmwrap.placement.node_options import how_many, which
-from slurmwrap.placement.node_ranking import NodeRankScore, clash, score
-from slurmwrap.placement.placement_remarks import remarks
+from slurmwrap.placement.locality import NodeChoice, Rank, choose, compute_fullest_domain, is_whole_node_broken
+from slurmwrap.placement.locality_delay import LocalityDelay, compute_locality_delay
+from slurmwrap.placement.network_options import ask_for_one_domain
+from slurmwrap.placement.node_options import ask_for_node_count, ask_for_nodes
+from slurmwrap.placement.node_ranking import NodeRankScore, compute_clash, score
+from slurmwrap.placement.placement_remarks import list_placement_remarks
 from slurmwrap.placement.planning_facts import PlanningFacts
-from slurmwrap.placement.relaxation_levels import levels_from, tuned_step
-from slurmwrap.placement.resource_units import ResourceUnits, need_of
+from slurmwrap.placement.relaxation_levels import make_levels, make_tuned_step
+from slurmwrap.placement.resource_units import ResourceUnits, compute_resource_units
 from slurmwrap.placement.slurm_options import PlacementContext, SlurmOptions
 from slurmwrap.sbatch.request import CpuUnit, JobRequest, MemUnit, OptionChange
 
@@ -51,33 +51,33 @@ def plan(
 
     `before`: the plan that the job was submitted with, when a waiting job is planned again.
     """
-    need = need_of(request)
+    need = compute_resource_units(request)
     if request.hetjob or need is None:
         return PlacementPlan()
-    field = field_of(request, need, snapshot)
+    field = find_candidate_nodes(request, need, snapshot)
     placing = config.placement.enabled and request.own.place
     avoidance = avoid(request, field, health, config) if placing else Avoidance()
-    tuned = _tuned(request, profile, field, snapshot, config, outlook) if profile is not None else None
+    tuned = _tune_request(request, profile, field, snapshot, config, outlook) if profile is not None else None
     wishes = tuned.wishes if tuned is not None else ()
-    field = _as_tuned(request, wishes, field, snapshot)
-    rank = _ranking(field.need, profile, outlook)
-    known = avoidance.readable and not opaque(request)
+    field = _find_tuned_candidates(request, wishes, field, snapshot)
+    rank = _make_ranking(field.need, profile, outlook)
+    known = avoidance.readable and not has_opaque_node_choice(request)
     choice = choose(field, avoidance.nodes, rank) if known else NodeChoice()
-    eager = _patience(request, profile, field, avoidance, config)
+    eager = _compute_delay(request, profile, field, avoidance, config)
     case = PlacementContext(
         request=request, field=field, choice=choice, avoided=avoidance.nodes, patience=eager, snapshot=snapshot,
         outlook=outlook, config=config,
     )  # fmt: skip
-    asked = _asked(case, avoidance, before) if placing else SlurmOptions()
-    told = remarks(field, choice, avoidance.nodes, profile, outlook) if known else ()
+    asked = _collect_options(case, avoidance, before) if placing else SlurmOptions()
+    told = list_placement_remarks(field, choice, avoidance.nodes, profile, outlook) if known else ()
     return PlacementPlan(
         lines=(*asked.wishes, *wishes),
         node_count=field.fewest,
         gpus_per_node=request.shape.gpus_per_node,
         candidates=choice.nodes,
         switch=choice.domain,
-        locality=_locality(choice),
-        levels=levels_from((*asked.steps, *tuned_step(request, wishes, config))),
+        locality=_name_locality(choice),
+        levels=make_levels((*asked.steps, *make_tuned_step(request, wishes, config))),
         cpus_per_gpu=None if tuned is None or tuned.given.cpus_per_gpu is None else ceil(tuned.given.cpus_per_gpu),
         mem_mib_per_gpu=None if tuned is None else tuned.given.mem_mib_per_gpu,
         profile_key=profile.key if profile else "",
@@ -85,7 +85,7 @@ def plan(
     )
 
 
-def _tuned(
+def _tune_request(
     request: JobRequest,
     profile: ResourceProfile,
     field: CandidateNodes,
@@ -93,30 +93,30 @@ def _tuned(
     config: Config,
     outlook: PlanningFacts,
 ) -> TunedRequestPlan:
-    from slurmwrap.placement.quota import limits_of  # without a profile everything stays as asked
+    from slurmwrap.placement.quota import compute_limits  # without a profile everything stays as asked
     from slurmwrap.placement.tuning import tune
 
-    limits = limits_of(request, field.partitions, snapshot.quotas, qos=outlook.qos, account=outlook.account)
+    limits = compute_limits(request, field.partitions, snapshot.quotas, qos=outlook.qos, account=outlook.account)
     return tune(request, profile, field, config, limits)
 
 
-def _locality(choice: NodeChoice) -> str:
+def _name_locality(choice: NodeChoice) -> str:
     if not choice.nodes:
         return "any"
     return "spread" if len(choice.nodes) > 1 and not choice.domain else "consolidated"
 
 
-def _asked(case: PlacementContext, avoidance: Avoidance, before: PlacementPlan | None) -> SlurmOptions:
+def _collect_options(case: PlacementContext, avoidance: Avoidance, before: PlacementPlan | None) -> SlurmOptions:
     """The nodes to avoid, then what is insisted on, in the order in which it is loosened."""
     avoided = SlurmOptions(wishes=(avoidance.wish,) if avoidance.wish else ())
-    if opaque(case.request):
+    if has_opaque_node_choice(case.request):
         return avoided + SlurmOptions(remarks=("you pick the nodes yourself, so nothing is asked for about them",))
-    count = how_many(case, before)
-    network = one_domain(case, before, count)
-    return avoided + which(case, count + network) + count + network
+    count = ask_for_node_count(case, before)
+    network = ask_for_one_domain(case, before, count)
+    return avoided + ask_for_nodes(case, count + network) + count + network
 
 
-def _as_tuned(
+def _find_tuned_candidates(
     request: JobRequest, wishes: Sequence[OptionChange], field: CandidateNodes, snapshot: Snapshot
 ) -> CandidateNodes:
     """The field of the job with the CPUs and memory that it will ask for."""
@@ -130,26 +130,26 @@ def _as_tuned(
         else:
             shape = replace(shape, mem_mib=int(value.removesuffix("M")), mem_unit=MemUnit(option))
     changed = replace(request, shape=shape)
-    need = need_of(changed)
-    return field if need is None else field_of(changed, need, snapshot, like=field)
+    need = compute_resource_units(changed)
+    return field if need is None else find_candidate_nodes(changed, need, snapshot, like=field)
 
 
-def _patience(
+def _compute_delay(
     request: JobRequest, profile: ResourceProfile | None, field: CandidateNodes, avoidance: Avoidance, config: Config
 ) -> LocalityDelay:
     """Not firm where we cannot tell which nodes the user shuts out himself."""
-    found = patience(
+    found = compute_locality_delay(
         skew=profile.skew if profile else None,
         limit=config.placement.skew_limit,
         nodes=max(2, field.fewest),
-        room=fullest(field, avoidance.nodes),
+        room=compute_fullest_domain(field, avoidance.nodes),
         base_s=config.placement.switch_wait_s,
         time_limit_s=request.shape.time_limit_s,
     )
     return replace(found, firm=found.firm and avoidance.readable)
 
 
-def _ranking(need: ResourceUnits, profile: ResourceProfile | None, outlook: PlanningFacts) -> Rank:
+def _make_ranking(need: ResourceUnits, profile: ResourceProfile | None, outlook: PlanningFacts) -> Rank:
     """Ranks nodes; those that look alike are scored once, and most of a large cluster looks alike."""
     known: dict[tuple[object, ...], NodeRankScore] = {}
 
@@ -163,7 +163,9 @@ def _ranking(need: ResourceUnits, profile: ResourceProfile | None, outlook: Plan
         if alone is None:
             alone = known[alike] = score(node, units, need, profile, {})
         load = outlook.loads.get(node.name)
-        more = clash(node, units * need.gpus, load, profile) if load is not None and profile is not None else 0.0
-        return whole_node_broken(spot, need, units), node.weight, alone.total_with(more)
+        more = (
+            compute_clash(node, units * need.gpus, load, profile) if load is not None and profile is not None else 0.0
+        )
+        return is_whole_node_broken(spot, need, units), node.weight, alone.total_with(more)
 
     return rank

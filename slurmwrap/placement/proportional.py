@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurmwrap.placement.demand import Allocation, JobDemand, Server
-from slurmwrap.placement.free_capacity import choose, eligible, fullest, rooms_of
+from slurmwrap.placement.free_capacity import choose, list_eligible, list_free_capacity, rank_fullest
 
 
-def proportional(queue: Sequence[JobDemand], servers: Sequence[Server]) -> tuple[Allocation, ...]:
+def allocate_proportional(queue: Sequence[JobDemand], servers: Sequence[Server]) -> tuple[Allocation, ...]:
     """One grant per claim, in order; fewest free GPUs first."""
-    rooms = rooms_of(servers)
+    rooms = list_free_capacity(servers)
     grants = []
     for claim in queue:
-        found = choose(claim, claim.cpus, claim.mem_mib, eligible(claim, rooms), fullest)
+        found = choose(claim, claim.cpus, claim.mem_mib, list_eligible(claim, rooms), rank_fullest)
         for room in found:
             room.take(claim.gpus_per_node, claim.cpus, claim.mem_mib)
         names = tuple(room.server.name for room in found)

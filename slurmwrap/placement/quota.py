@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.model.limits import NO_LIMITS, Association, Limits, Qos, Quotas, strictest
-from slurmwrap.placement.tuning_bounds import Bounds, asked_cpus_per_gpu, asked_mem_mib_per_gpu
+from slurmwrap.placement.tuning_bounds import Bounds, compute_asked_cpus_per_gpu, compute_asked_mem_mib_per_gpu
 from slurmwrap.sbatch.request import JobRequest, MemUnit, ResourceShape
 
 TYPE_CHECKING = False
@@ -28,19 +28,21 @@ class Kept:
     reasons: tuple[tuple[str, str], ...] = ()  # ("cpus" | "mem", why it stays as asked)
 
 
-def limits_of(
+def compute_limits(
     request: JobRequest, partitions: Sequence[Partition], quotas: Quotas, *, qos: str = "", account: str = ""
 ) -> Limits:
     """The least of what may apply to `request` in `partitions`, those that it names. `qos` and `account`: those that it
     has, where it is submitted already."""
-    held = tuple(_associations(account or request.value("account") or "", partitions, quotas.associations))
-    applying = tuple(_applying_qos(qos or request.value("qos") or "", partitions, quotas.qos))
+    held = tuple(_list_associations(account or request.value("account") or "", partitions, quotas.associations))
+    applying = tuple(_list_applying_qos(qos or request.value("qos") or "", partitions, quotas.qos))
     accounts = {association.account for association in held}
     per_account = [left for one in applying for name, left in one.accounts.items() if name in accounts]
     return strictest(*(a.limits for a in held), *(one.limits for one in applying), *per_account)
 
 
-def _associations(named: str, partitions: Sequence[Partition], known: Sequence[Association]) -> Iterator[Association]:
+def _list_associations(
+    named: str, partitions: Sequence[Partition], known: Sequence[Association]
+) -> Iterator[Association]:
     account = named.lower()
     mine = [a for a in known if (a.account.lower() == account if account else a.default)] or list(known)
     default = {a.account for a in mine}
@@ -51,7 +53,7 @@ def _associations(named: str, partitions: Sequence[Partition], known: Sequence[A
     return (a for a in mine if a.partition in own or (not a.partition and (not names or names - own)))
 
 
-def _applying_qos(named: str, partitions: Sequence[Partition], known: Sequence[Qos]) -> Iterator[Qos]:
+def _list_applying_qos(named: str, partitions: Sequence[Partition], known: Sequence[Qos]) -> Iterator[Qos]:
     chosen = [qos for qos in known if qos.name.lower() == named.lower()] if named else []
     chosen = chosen or [qos for qos in known if qos.used] or list(known)
     of_partitions = {partition.qos.lower() for partition in partitions} - {""}
@@ -62,31 +64,31 @@ def keep(given: Bounds, shape: ResourceShape, limits: Limits) -> Kept:
     """`given` cut to `limits`. What was asked stays, even beyond them: that is between the user and Slurm."""
     if limits == NO_LIMITS or not shape.gpus:
         return Kept(given=given)
-    cpus, cpu_cap, cpu_why = _cpus(given.cpus_per_gpu, shape, limits)
-    memory, mem_why = _memory(given.mem_mib_per_gpu, shape, limits)
+    cpus, cpu_cap, cpu_why = _limit_cpus(given.cpus_per_gpu, shape, limits)
+    memory, mem_why = _limit_memory(given.mem_mib_per_gpu, shape, limits)
     reasons = tuple((what, why) for what, why in (("cpus", cpu_why), ("mem", mem_why)) if why)
     return Kept(given=replace(given, cpus_per_gpu=cpus, mem_mib_per_gpu=memory), cpu_cap=cpu_cap, reasons=reasons)
 
 
-def _cpus(target: float | None, shape: ResourceShape, limits: Limits) -> tuple[float | None, float | None, str]:
-    asked = asked_cpus_per_gpu(shape)
+def _limit_cpus(target: float | None, shape: ResourceShape, limits: Limits) -> tuple[float | None, float | None, str]:
+    asked = compute_asked_cpus_per_gpu(shape)
     if target is None or asked is None:
         return target, None, ""
     if target < asked:
         least = (limits.least_cpus_per_job or 0) / shape.gpus
         return (max(target, least), None, "") if least < asked else (None, None, "its QOS wants no fewer CPUs")
-    if shape.mem_mib is None and _memory_is_limited(limits):
+    if shape.mem_mib is None and _is_memory_limited(limits):
         return None, None, "it names no memory, each CPU brings some by default, and QOS or association limit it"
     cap = _cap(shape, limits, limits.cpus_per_job, limits.cpus_per_node, limits.cpus_left, limits.cpu_minutes_left)
     if cap is None:
         return target, None, ""
     if cap < min(target, asked + 1 / (shape.gpus_per_node or shape.gpus)):
-        return None, None, f"QOS and association leave {_whole(cap * shape.gpus)} CPUs, no more than it asked for"
+        return None, None, f"QOS and association leave {_round_down(cap * shape.gpus)} CPUs, no more than it asked for"
     return min(target, cap), cap, ""
 
 
-def _memory(target: int | None, shape: ResourceShape, limits: Limits) -> tuple[int | None, str]:
-    asked = asked_mem_mib_per_gpu(shape) or 0  # not said: the site's default, which may be less than `target`
+def _limit_memory(target: int | None, shape: ResourceShape, limits: Limits) -> tuple[int | None, str]:
+    asked = compute_asked_mem_mib_per_gpu(shape) or 0  # not said: the site's default, which may be less than `target`
     if target is None:
         return target, ""
     if target < asked:
@@ -98,13 +100,13 @@ def _memory(target: int | None, shape: ResourceShape, limits: Limits) -> tuple[i
     if cap is None or cap >= target:
         return target, ""
     # with --mem-per-cpu the value is rounded up once per CPU
-    most = int(cap) - (int(asked_cpus_per_gpu(shape) or 0) + 1 if shape.mem_unit is MemUnit.PER_CPU else 0)
+    most = int(cap) - (int(compute_asked_cpus_per_gpu(shape) or 0) + 1 if shape.mem_unit is MemUnit.PER_CPU else 0)
     if most <= asked or not asked:
-        return None, f"QOS and association leave {_whole(cap * shape.gpus)} MiB, no more than it asked for"
+        return None, f"QOS and association leave {_round_down(cap * shape.gpus)} MiB, no more than it asked for"
     return most, ""
 
 
-def _memory_is_limited(limits: Limits) -> bool:
+def _is_memory_limited(limits: Limits) -> bool:
     known = (limits.mem_mib_per_job, limits.mem_mib_per_node, limits.mem_mib_left, limits.mem_mib_minutes_left)
     return any(limit is not None for limit in known)
 
@@ -124,5 +126,5 @@ def _cap(
     return min(caps, default=None)
 
 
-def _whole(value: float) -> int:
+def _round_down(value: float) -> int:
     return int(value + 1e-6)

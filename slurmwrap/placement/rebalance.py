@@ -16,7 +16,7 @@ from itertools import islice
 
 from slurmwrap.fast_dataclasses import dataclass, field
 from slurmwrap.placement.allocation_options import AllocationOption
-from slurmwrap.placement.assignment import Climb, Job, climb
+from slurmwrap.placement.assignment import Climb, Job, climb_levels
 from slurmwrap.placement.free_capacity import ROUNDING, FreeCapacity
 
 SWEEPS = 5
@@ -38,7 +38,7 @@ class _Host:
     climb: Climb = field(init=False)
 
     def __post_init__(self) -> None:
-        self.climb = climb(self.jobs, self.cpus, self.mem_mib)
+        self.climb = climb_levels(self.jobs, self.cpus, self.mem_mib)
 
     @property
     def name(self) -> str:
@@ -62,21 +62,21 @@ class _Host:
         return self.room.server.gpus >= job.gpus and (claim.servers is None or self.name in claim.servers)
 
 
-def exchange(jobs: Sequence[Job], rooms: Sequence[FreeCapacity]) -> None:
+def exchange_between_servers(jobs: Sequence[Job], rooms: Sequence[FreeCapacity]) -> None:
     """Sets `given` and `rooms` of the seated jobs; `rooms` hold their floors before, and what they are given after."""
-    hosts = _hosts(jobs, rooms)
+    hosts = _list_hosts(jobs, rooms)
     settled: set[_Pair] = set()
     for _ in range(SWEEPS):
-        if not _sweep(hosts, settled):
+        if not _sweep_pairs(hosts, settled):
             break
     for host in hosts:
-        _settle(host)
+        _apply_climb(host)
     for job in jobs:
         if len(job.rooms) > 1:
             _raise_together(job)
 
 
-def _hosts(jobs: Sequence[Job], rooms: Sequence[FreeCapacity]) -> list[_Host]:
+def _list_hosts(jobs: Sequence[Job], rooms: Sequence[FreeCapacity]) -> list[_Host]:
     here: dict[str, list[Job]] = {room.server.name: [] for room in rooms}
     for job in jobs:
         if len(job.rooms) == 1:
@@ -96,40 +96,40 @@ def _hosts(jobs: Sequence[Job], rooms: Sequence[FreeCapacity]) -> list[_Host]:
 # ------------------------------------------------------------------------------------------- between two servers
 
 
-def _sweep(hosts: Sequence[_Host], settled: set[_Pair]) -> bool:
+def _sweep_pairs(hosts: Sequence[_Host], settled: set[_Pair]) -> bool:
     """Each server with one other at most; whether anything changed. `settled`: pairs that have nothing to exchange."""
     ranked = sorted(hosts, key=lambda host: (-host.pressure, host.name))
     changed: set[str] = set()
     for place, rich in enumerate(ranked):
         if rich.name in changed or not rich.pressure:
             continue
-        partners = _partners(rich, ranked[:place:-1], changed, settled)
-        poor = next((poor for poor in partners if _exchange(rich, poor)), None)
+        partners = _list_partners(rich, ranked[:place:-1], changed, settled)
+        poor = next((poor for poor in partners if _make_best_exchange(rich, poor)), None)
         if poor is not None:
             changed.update((rich.name, poor.name))
     return bool(changed)
 
 
-def _partners(rich: _Host, others: Sequence[_Host], changed: set[str], settled: set[_Pair]) -> Iterator[_Host]:
+def _list_partners(rich: _Host, others: Sequence[_Host], changed: set[str], settled: set[_Pair]) -> Iterator[_Host]:
     """Whom to try, in order. Who is asked for the next has not come to terms with the one before."""
-    untried = (poor for poor in others if poor.name not in changed and _pair(rich, poor) not in settled)
+    untried = (poor for poor in others if poor.name not in changed and _make_pair_key(rich, poor) not in settled)
     for poor in islice(untried, TRIES):
-        pair = _pair(rich, poor)
+        pair = _make_pair_key(rich, poor)
         yield poor
         settled.add(pair)
 
 
-def _pair(one: _Host, other: _Host) -> _Pair:
+def _make_pair_key(one: _Host, other: _Host) -> _Pair:
     return one.name, other.name, one.climb.worth, other.climb.worth
 
 
-def _exchange(one: _Host, other: _Host) -> bool:
+def _make_best_exchange(one: _Host, other: _Host) -> bool:
     """The best change between the two, if any is better than none."""
     best, found = one.climb.worth + other.climb.worth + _SAME, None
-    for swap in _swaps(one, other):
-        first, second = _after(one, *swap), _after(other, swap[1], swap[0])
-        left, right = climb(first, one.cpus, one.mem_mib), climb(second, other.cpus, other.mem_mib)
-        if left.worth + right.worth > best and _holds(left) and _holds(right):
+    for swap in _list_swaps(one, other):
+        first, second = _list_jobs_after(one, *swap), _list_jobs_after(other, swap[1], swap[0])
+        left, right = climb_levels(first, one.cpus, one.mem_mib), climb_levels(second, other.cpus, other.mem_mib)
+        if left.worth + right.worth > best and _is_feasible(left) and _is_feasible(right):
             best, found = left.worth + right.worth, (swap, first, second, left, right)
     if found is None:
         return False
@@ -142,42 +142,42 @@ def _exchange(one: _Host, other: _Host) -> bool:
     return True
 
 
-def _swaps(one: _Host, other: _Host) -> Iterator[_Swap]:
+def _list_swaps(one: _Host, other: _Host) -> Iterator[_Swap]:
     """What `one` has too little for, against a job of as many GPUs that wants less, or a free place; each kind once."""
-    backs = [back for back in _kinds(other.jobs) if one.allows(back)]
-    for job in _kinds(one.jobs):
+    backs = [back for back in _list_distinct_jobs(other.jobs) if one.allows(back)]
+    for job in _list_distinct_jobs(one.jobs):
         if not job.ladder or not other.allows(job):
             continue
         if other.room.gpus >= job.gpus:
             yield job, None
         for back in backs:
-            if back.gpus == job.gpus and _wants_less(back, job):
+            if back.gpus == job.gpus and _is_smaller(back, job):
                 yield job, back
 
 
-def _wants_less(back: Job, job: Job) -> bool:
+def _is_smaller(back: Job, job: Job) -> bool:
     """Of CPUs or of memory, at its best."""
     least, most = back.menu.steps[-1], job.menu.steps[-1]
     return least.cpus < most.cpus or least.mem_mib < most.mem_mib
 
 
-def _kinds(jobs: Sequence[Job]) -> list[Job]:
+def _list_distinct_jobs(jobs: Sequence[Job]) -> list[Job]:
     return list({(id(job.menu), job.gpus): job for job in reversed(jobs)}.values())
 
 
-def _after(host: _Host, gone: Job | None, new: Job | None) -> list[Job]:
+def _list_jobs_after(host: _Host, gone: Job | None, new: Job | None) -> list[Job]:
     jobs = [job for job in host.jobs if job is not gone]
     return jobs if new is None else [*jobs, new]
 
 
-def _holds(found: Climb) -> bool:
+def _is_feasible(found: Climb) -> bool:
     return found.cpus >= -ROUNDING and found.mem_mib >= -ROUNDING
 
 
 # ------------------------------------------------------------------------------------------- on one server
 
 
-def _settle(host: _Host) -> None:
+def _apply_climb(host: _Host) -> None:
     """Gives what the climb found, and what it left to the best options between."""
     cpus, mem_mib = host.climb.cpus, host.climb.mem_mib
     for job in host.jobs:
@@ -186,7 +186,7 @@ def _settle(host: _Host) -> None:
         (job.worth(rung) - job.worth(job.given), -job.number, job, rung)
         for job in host.jobs
         for rung in job.menu.options
-        if _above(job, rung, cpus, mem_mib)
+        if _is_affordable_upgrade(job, rung, cpus, mem_mib)
     ]:
         _, _, job, rung = max(raises, key=lambda one: one[:2])
         cpus -= (rung.cpus - job.given.cpus) * job.gpus
@@ -195,7 +195,7 @@ def _settle(host: _Host) -> None:
     host.room.cpus, host.room.mem_mib = cpus, mem_mib
 
 
-def _above(job: Job, rung: AllocationOption, cpus: float, mem_mib: float) -> bool:
+def _is_affordable_upgrade(job: Job, rung: AllocationOption, cpus: float, mem_mib: float) -> bool:
     """Faster, and no more than is left for a node's part."""
     return (
         job.worth(rung) > job.worth(job.given) + _SAME
@@ -207,7 +207,7 @@ def _above(job: Job, rung: AllocationOption, cpus: float, mem_mib: float) -> boo
 def _raise_together(job: Job) -> None:
     """All nodes of a job get the same."""
     cpus, mem_mib = min(room.cpus for room in job.rooms), min(room.mem_mib for room in job.rooms)
-    above = [rung for rung in job.menu.options if _above(job, rung, cpus, mem_mib)]
+    above = [rung for rung in job.menu.options if _is_affordable_upgrade(job, rung, cpus, mem_mib)]
     if above:
         best = max(above, key=lambda rung: (job.worth(rung), -rung.price))
         for room in job.rooms:

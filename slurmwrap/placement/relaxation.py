@@ -86,25 +86,25 @@ def relax(
     """
     if not may_be_touched(record, now):
         return ()
-    levels = (*checked(asked.plan.levels), *_as_asked(asked, record))
-    goal = _goal(levels, now - float(record.eligible_time or 0), urgent)
-    in_force = {**submitted(asked, record), **(unseen or {}), **said(record)}
-    wanted = [*_wanted(levels[: goal + 1], asked, record, in_force)]
-    if "ReqNodeList" not in wanted and in_force.get("ReqNodeList") and _pin_is_over(record, now, pin_s, urgent):
+    levels = (*check_levels(asked.plan.levels), *_make_requested_level(asked, record))
+    goal = _find_goal_level(levels, now - float(record.eligible_time or 0), urgent)
+    in_force = {**list_submitted_values(asked, record), **(unseen or {}), **list_values_in_force(record)}
+    wanted = [*_list_wanted_keys(levels[: goal + 1], asked, record, in_force)]
+    if "ReqNodeList" not in wanted and in_force.get("ReqNodeList") and _is_pin_over(record, now, pin_s, urgent):
         wanted.insert(0, "ReqNodeList")
-    values = {**_values(levels[: goal + 1]), "ReqNodeList": ""}
-    because = urgent.because if urgent else _because(levels[goal], now - float(record.eligible_time or 0))
+    values = {**_list_level_values(levels[: goal + 1]), "ReqNodeList": ""}
+    because = urgent.because if urgent else _format_wait_reason(levels[goal], now - float(record.eligible_time or 0))
     actions = {
         key: SlurmAction(
             verb=Verb.UPDATE_JOB, target=record.waiting_address, key=key, value=values[key], because=because
         )
         for key in wanted
-        if _ours(key, asked, record) and loosens(key, in_force.get(key, ""), values[key], record)
+        if _is_own_key(key, asked, record) and is_loosening(key, in_force.get(key, ""), values[key], record)
     }
-    return tuple(_grouped(actions, asked.shape, record))
+    return tuple(_group_actions(actions, asked.shape, record))
 
 
-def due_level(levels: Sequence[Level], waited_s: float) -> int:
+def find_due_level(levels: Sequence[Level], waited_s: float) -> int:
     """The index of the level that holds after so many seconds of waiting. Deadlines never go back."""
     deadline, reached = 0.0, 0
     for index, level in enumerate(levels[:-1]):
@@ -115,24 +115,24 @@ def due_level(levels: Sequence[Level], waited_s: float) -> int:
     return reached
 
 
-def blocked_by_us(asked: SubmittedRequest, record: JobRecord) -> str:
+def find_blocking_reason(asked: SubmittedRequest, record: JobRecord) -> str:
     """Slurm's reason where it may be what we asked for that blocks the job; else ""."""
     ours = {wish.option for wish in asked.plan.lines if wish.value is not None}
     nodes_alone = _NODES_MISSING.search(record.reason) and not ours & {"nodelist", "constraint"}
     return record.reason if ours and BLOCKED.search(record.reason) and not nodes_alone else ""
 
 
-def submitted(asked: SubmittedRequest, record: JobRecord) -> dict[str, str]:
+def list_submitted_values(asked: SubmittedRequest, record: JobRecord) -> dict[str, str]:
     """Key → value that the plan set, for every key that it set."""
     wishes = {wish.option: wish.value for wish in asked.plan.lines if wish.value is not None}
     found = {key: wishes[option] for key, option in OPTION_OF.items() if option in wishes and key != "MinCPUsNode"}
-    values = {key: _in_slurms_form(key, value) for key, value in found.items()}
+    values = {key: _to_slurm_form(key, value) for key, value in found.items()}
     if "CPUsPerTask" in values and record.cpus_per_task:
-        values["MinCPUsNode"] = str(_number(values["CPUsPerTask"]) * _tasks_per_node(asked.shape, record))
+        values["MinCPUsNode"] = str(_parse_number(values["CPUsPerTask"]) * _count_tasks_per_node(asked.shape, record))
     return values
 
 
-def said(record: JobRecord) -> dict[str, str]:
+def list_values_in_force(record: JobRecord) -> dict[str, str]:
     """Key → value in force by Slurm's own word; what squeue does not show (Switches) is not in it."""
     return {
         "ExcNodeList": record.exc_nodes,
@@ -145,33 +145,33 @@ def said(record: JobRecord) -> dict[str, str]:
     }
 
 
-def same(key: str, one: str, other: str) -> bool:
+def is_same_value(key: str, one: str, other: str) -> bool:
     """Whether two values of a key mean the same to Slurm."""
     if key in ("ExcNodeList", "ReqNodeList"):
-        return one == other or ((names := _names(one)) is not None and names == _names(other))
+        return one == other or ((names := _parse_names(one)) is not None and names == _parse_names(other))
     if key == "NumNodes":
-        return _range(one) == _range(other)
+        return _parse_range(one) == _parse_range(other)
     return one == other
 
 
-def loosens(key: str, old: str, new: str, record: JobRecord) -> bool:
+def is_loosening(key: str, old: str, new: str, record: JobRecord) -> bool:
     """Whether `new` lets the job run wherever `old` did, and in more places. False for all that is not understood."""
     if key == "ReqNodeList":
         return bool(old) and not new
     if key == "ExcNodeList":
-        before, after = _names(old), _names(new)
+        before, after = _parse_names(old), _parse_names(new)
         return before is not None and after is not None and after < before
     if key == "Switches":
         return new == "0" and old not in ("", "0")
     if key == "NumNodes":
-        (least, most), (lower, upper) = _range(old), _range(new)
+        (least, most), (lower, upper) = _parse_range(old), _parse_range(new)
         return 0 < least == lower == record.num_nodes and upper > most
     if key == "Features":
         return bool(old) and (not new or old.startswith((f"{new}&", f"({new})&")))
-    return key in SIZES and 0 < _number(new) < _number(old)
+    return key in SIZES and 0 < _parse_number(new) < _parse_number(old)
 
 
-def checked(levels: Sequence[Level]) -> tuple[Level, ...]:
+def check_levels(levels: Sequence[Level]) -> tuple[Level, ...]:
     """Levels with what is no update of ours cut away. At least one."""
     kept = [
         Level(
@@ -186,10 +186,10 @@ def checked(levels: Sequence[Level]) -> tuple[Level, ...]:
 
 def may_be_touched(record: JobRecord, now: float) -> bool:
     """Pending, eligible, not held, no component of a heterogeneous job, and its waiting tasks can be named briefly."""
-    return waits(record, now) and 0 < len(record.waiting_address) <= _LONGEST and not record.het_job_id
+    return is_waiting(record, now) and 0 < len(record.waiting_address) <= _LONGEST and not record.het_job_id
 
 
-def waits(record: JobRecord, now: float) -> bool:
+def is_waiting(record: JobRecord, now: float) -> bool:
     """Pending, eligible and not held. Slurm keeps priority 0 for a held job, and for one with BadConstraints, which
     gets its priority back when the constraint goes (22.05.8)."""
     eligible = record.eligible_time is not None and record.eligible_time <= now
@@ -197,16 +197,18 @@ def waits(record: JobRecord, now: float) -> bool:
     return record.pending and eligible and not held
 
 
-def whole(actions: Sequence[SlurmAction], shape: ResourceShape, record: JobRecord) -> tuple[SlurmAction, ...]:
+def complete_cpu_updates(
+    actions: Sequence[SlurmAction], shape: ResourceShape, record: JobRecord
+) -> tuple[SlurmAction, ...]:
     """`actions` with both CPUsPerTask and MinCPUsNode where one is among them: made, and undone, together."""
     by_key = {action.key: action for action in actions}
-    tasks = _tasks_per_node(shape, record)
+    tasks = _count_tasks_per_node(shape, record)
     if "CPUsPerTask" in by_key:
         first = by_key["CPUsPerTask"]
-        by_key["MinCPUsNode"] = replace(first, key="MinCPUsNode", value=str(_number(first.value) * tasks))
+        by_key["MinCPUsNode"] = replace(first, key="MinCPUsNode", value=str(_parse_number(first.value) * tasks))
     elif "MinCPUsNode" in by_key:
         second = by_key.pop("MinCPUsNode")
-        by_key["CPUsPerTask"] = replace(second, key="CPUsPerTask", value=str(_number(second.value) // tasks))
+        by_key["CPUsPerTask"] = replace(second, key="CPUsPerTask", value=str(_parse_number(second.value) // tasks))
         by_key["MinCPUsNode"] = second
     return tuple(by_key.values())
 
@@ -214,12 +216,12 @@ def whole(actions: Sequence[SlurmAction], shape: ResourceShape, record: JobRecor
 # ---------------------------------------------------------------------------------------------------- the goal
 
 
-def _goal(levels: Sequence[Level], waited_s: float, urgent: Urgent | None) -> int:
+def _find_goal_level(levels: Sequence[Level], waited_s: float, urgent: Urgent | None) -> int:
     """The last of `levels` is what the user asked for; only what is urgent goes so far."""
-    return len(levels) - 1 if urgent and urgent.everything else due_level(levels[:-1], waited_s)
+    return len(levels) - 1 if urgent and urgent.everything else find_due_level(levels[:-1], waited_s)
 
 
-def _as_asked(asked: SubmittedRequest, record: JobRecord) -> tuple[Level]:
+def _make_requested_level(asked: SubmittedRequest, record: JobRecord) -> tuple[Level]:
     """One level more than the plan has: all that we changed, as its user had it."""
     shape, updates = asked.shape, [("ReqNodeList", ""), ("Switches", "0")]
     own = {option: value for option, value in asked.own.items() if isinstance(value, str)}
@@ -228,58 +230,62 @@ def _as_asked(asked: SubmittedRequest, record: JobRecord) -> tuple[Level]:
         updates.append(("MinMemoryNode", str(shape.mem_mib)))
     if shape.cpu_unit is CpuUnit.PER_TASK or asked.own.get("cpus-per-task", "") is None:
         cpus = shape.cpus or 1
-        updates += [("CPUsPerTask", str(cpus)), ("MinCPUsNode", str(cpus * _tasks_per_node(shape, record)))]
+        updates += [("CPUsPerTask", str(cpus)), ("MinCPUsNode", str(cpus * _count_tasks_per_node(shape, record)))]
     if shape.max_nodes and shape.max_nodes > record.num_nodes:
         updates.append(("NumNodes", f"{record.num_nodes}-{shape.max_nodes}"))
     return (Level(name="as asked", wait_s=0, updates=tuple(updates)),)
 
 
-def _values(levels: Sequence[Level]) -> dict[str, str]:
+def _list_level_values(levels: Sequence[Level]) -> dict[str, str]:
     """Key → value once all of `levels` are reached."""
     return {key: value for level in levels for key, value in level.updates}
 
 
-def _wanted(
+def _list_wanted_keys(
     levels: Sequence[Level], asked: SubmittedRequest, record: JobRecord, in_force: Mapping[str, str]
 ) -> Iterator[str]:
     """Keys whose value in force is one that the plan set on the way to the last of `levels`, and not its value."""
-    before, values = submitted(asked, record), _values(levels)
+    before, values = list_submitted_values(asked, record), _list_level_values(levels)
     for key in values:
         path = [value for level in levels for k, value in level.updates if k == key]
         on_the_way = [before[key], *path[:-1]] if key in before else []
-        if any(same(key, in_force.get(key, ""), value) for value in on_the_way) and not same(
+        if any(is_same_value(key, in_force.get(key, ""), value) for value in on_the_way) and not is_same_value(
             key, in_force.get(key, ""), values[key]
         ):
             yield key
 
 
-def _pin_is_over(record: JobRecord, now: float, pin_s: float, urgent: Urgent | None) -> bool:
+def _is_pin_over(record: JobRecord, now: float, pin_s: float, urgent: Urgent | None) -> bool:
     return urgent is not None or now - float(record.eligible_time or 0) >= pin_s
 
 
-def _ours(key: str, asked: SubmittedRequest, record: JobRecord) -> bool:
+def _is_own_key(key: str, asked: SubmittedRequest, record: JobRecord) -> bool:
     """Whether the plan set it, nobody changed it since, and its user lets us."""
-    before = submitted(asked, record)
+    before = list_submitted_values(asked, record)
     if key not in before or not (asked.tune if key in _TUNED else asked.place):
         return False
     if key == "ReqNodeList":
-        return same(key, record.req_nodes, before[key])
+        return is_same_value(key, record.req_nodes, before[key])
     return key not in _TUNED or (asked.shape.mem_unit is MemUnit.PER_NODE and not asked.shape.exclusive)
 
 
-def _grouped(actions: Mapping[str, SlurmAction], shape: ResourceShape, record: JobRecord) -> Iterator[Group]:
+def _group_actions(actions: Mapping[str, SlurmAction], shape: ResourceShape, record: JobRecord) -> Iterator[Group]:
     """CPUsPerTask and MinCPUsNode only together and in this order: one alone kills every srun (placement/retune.py).
     The second alone is what is left of it when we were killed after the first."""
     for key, action in actions.items():
         if key not in ("CPUsPerTask", "MinCPUsNode"):
             yield (action,)
     cpus = tuple(actions[key] for key in ("CPUsPerTask", "MinCPUsNode") if key in actions)
-    per_task = _number(actions["CPUsPerTask"].value) if "CPUsPerTask" in actions else record.cpus_per_task
-    if cpus and cpus[-1].key == "MinCPUsNode" and _number(cpus[-1].value) == per_task * _tasks_per_node(shape, record):
+    per_task = _parse_number(actions["CPUsPerTask"].value) if "CPUsPerTask" in actions else record.cpus_per_task
+    if (
+        cpus
+        and cpus[-1].key == "MinCPUsNode"
+        and _parse_number(cpus[-1].value) == per_task * _count_tasks_per_node(shape, record)
+    ):
         yield cpus
 
 
-def _because(level: Level, waited_s: float) -> str:
+def _format_wait_reason(level: Level, waited_s: float) -> str:
     name = "anywhere" if level.name == "any" else level.name or "the next level"
     return f"it waited {waited_s / 60:.0f} min: now {name}"
 
@@ -287,32 +293,32 @@ def _because(level: Level, waited_s: float) -> str:
 # ---------------------------------------------------------------------------------------------------- Slurm's forms
 
 
-def _in_slurms_form(key: str, value: str) -> str:
+def _to_slurm_form(key: str, value: str) -> str:
     """sbatch's value as scontrol has it: memory in MiB, nodes as a range."""
     if key == "MinMemoryNode":
         return value.removesuffix("M")
     if key == "NumNodes":
-        least, most = _range(value)
+        least, most = _parse_range(value)
         return f"{least}-{most}"
     return value
 
 
-def _tasks_per_node(shape: ResourceShape, record: JobRecord) -> int:
+def _count_tasks_per_node(shape: ResourceShape, record: JobRecord) -> int:
     """Not from Slurm's word: between the two updates of CPUs that is neither the old nor the new."""
     return shape.tasks_per_node or max(1, (shape.tasks or 1) // max(1, record.num_nodes))
 
 
-def _range(value: str) -> tuple[int, int]:
+def _parse_range(value: str) -> tuple[int, int]:
     """(0, 0) for what is no number of nodes."""
     match = _NODES.fullmatch(value)
     return (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
 
 
-def _number(value: str) -> int:
+def _parse_number(value: str) -> int:
     return int(value) if value.isdecimal() and len(value) < 10 else 0
 
 
-def _names(hostlist: str) -> frozenset[str] | None:
+def _parse_names(hostlist: str) -> frozenset[str] | None:
     """None for what is no host list, names a file, or stands for more nodes than any cluster has."""
     spread = sum(max(0, int(high) - int(low)) for low, high in _RANGES.findall(hostlist))
     if len(hostlist) > _LONGEST or spread > _NAMES or "/" in hostlist or re.search(r"\][^,]*\[", hostlist):

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from slurmwrap.sbatch.request import JobRequest, OptionChange
 
 
-def levels_from(steps: Sequence[LocalityStep]) -> tuple[Level, ...]:
+def make_levels(steps: Sequence[LocalityStep]) -> tuple[Level, ...]:
     """One level per step, and the last where nothing is insisted on any more."""
     levels: list[Level] = []
     waited, updates, reason = 0, tuple[tuple[str, str], ...](), ""
-    for step in _named(steps):
+    for step in _name_steps(steps):
         waited += step.wait_s
         levels.append(Level(name=step.name, wait_s=waited, updates=updates, reason=reason))
         updates, reason = step.updates, step.reason
@@ -32,13 +32,13 @@ def levels_from(steps: Sequence[LocalityStep]) -> tuple[Level, ...]:
     return (*levels, Level(name=last, wait_s=0, updates=updates, reason=reason))
 
 
-def tuned_step(request: JobRequest, tuned: Sequence[OptionChange], config: Config) -> tuple[LocalityStep, ...]:
+def make_tuned_step(request: JobRequest, tuned: Sequence[OptionChange], config: Config) -> tuple[LocalityStep, ...]:
     """What was raised above the request goes back to it, when waiting for it took too long: then it is no help."""
     if not tuned:
         return ()
-    from slurmwrap.placement.retune import back_to_asked  # only a job with a profile is tuned
+    from slurmwrap.placement.retune import list_restoring_updates  # only a job with a profile is tuned
 
-    updates = back_to_asked(tuned, request)
+    updates = list_restoring_updates(tuned, request)
     wait = config.placement.switch_wait_s
     if request.shape.time_limit_s is not None:
         wait = min(wait, int(SHARE_OF_TIME * request.shape.time_limit_s))
@@ -51,7 +51,7 @@ def tuned_step(request: JobRequest, tuned: Sequence[OptionChange], config: Confi
     )
 
 
-def _named(steps: Sequence[LocalityStep]) -> list[LocalityStep]:
+def _name_steps(steps: Sequence[LocalityStep]) -> list[LocalityStep]:
     """A domain is "fewest nodes, one switch" while the number of nodes is firm too."""
     places = [step.name for step in steps if step.name not in ("these nodes", "fewest nodes", "any")]
     return [

@@ -67,7 +67,7 @@ class ResourceUnits:
         return units * self.gpus, cpus, self.node_mem_mib + ceil(units * self.mem_mib)
 
 
-def need_of(request: JobRequest) -> ResourceUnits | None:
+def compute_resource_units(request: JobRequest) -> ResourceUnits | None:
     """What `request` takes; None for a job without GPUs, or one whose numbers contradict each other."""
     shape = request.shape
     if shape.gpus <= 0:
@@ -75,7 +75,7 @@ def need_of(request: JobRequest) -> ResourceUnits | None:
     need = _cut(shape)
     if need.gpus <= 0 or need.units <= 0:
         return None
-    blurred = mixed_gpus(request) or any(request.setting(option) for option in CPU_OPAQUE)
+    blurred = has_mixed_gpu_options(request) or any(request.setting(option) for option in CPU_OPAQUE)
     return replace(
         need,
         most_nodes=shape.max_nodes,
@@ -90,7 +90,7 @@ def need_of(request: JobRequest) -> ResourceUnits | None:
     )
 
 
-def mixed_gpus(request: JobRequest) -> bool:
+def has_mixed_gpu_options(request: JobRequest) -> bool:
     """Whether GPUs are asked for in two ways at once, as `--gpus=8 --gpus-per-node=4`: which one counts CPUs and memory
     is not clear (22.05.8 takes --mem-per-gpu=16G there and refuses 255000M on nodes that have it)."""
     return sum(request.setting(option) is not None for option in _GPU_OPTIONS) > 1
@@ -98,52 +98,52 @@ def mixed_gpus(request: JobRequest) -> bool:
 
 def _cut(shape: ResourceShape) -> ResourceUnits:
     if shape.gpu_unit is GpuUnit.PER_TASK:
-        return _by_task(shape)
+        return _count_units_by_task(shape)
     if shape.gpu_unit is GpuUnit.GPUS and not shape.gpus_per_node:
-        return _by_gpu(shape)
-    return _by_node(shape)
+        return _count_units_by_gpu(shape)
+    return _count_units_by_node(shape)
 
 
-def _by_node(shape: ResourceShape) -> ResourceUnits:
+def _count_units_by_node(shape: ResourceShape) -> ResourceUnits:
     """Each node the same share."""
-    least = shape.nodes or _nodes_of_tasks(shape)
+    least = shape.nodes or _count_nodes_of_tasks(shape)
     if shape.gpu_unit is GpuUnit.GPUS and shape.gpus_per_node:
         least = max(least, ceil(shape.gpus / shape.gpus_per_node))
     gpus = shape.gpus_per_node or shape.gpus // least
-    tasks, sure = _tasks_on_a_node(shape, least)
-    cpus = _cpus(shape, gpus=gpus, tasks=tasks)
+    tasks, sure = _count_tasks_on_a_node(shape, least)
+    cpus = _count_cpus(shape, gpus=gpus, tasks=tasks)
     return ResourceUnits(
         units=least,
         gpus=gpus,
         cpus=cpus,
-        mem_mib=_memory(shape, gpus=gpus, cpus=cpus),
-        node_mem_mib=_memory_of_a_node(shape),
+        mem_mib=_compute_memory(shape, gpus=gpus, cpus=cpus),
+        node_mem_mib=_get_memory_of_a_node(shape),
         per_node=1,
         least_nodes=least,
         sure=sure and shape.gpu_unit is not GpuUnit.PER_SOCKET,
     )
 
 
-def _by_task(shape: ResourceShape) -> ResourceUnits:
+def _count_units_by_task(shape: ResourceShape) -> ResourceUnits:
     """Tasks with their GPUs, wherever they fit."""
-    least = shape.nodes or _nodes_of_tasks(shape)
+    least = shape.nodes or _count_nodes_of_tasks(shape)
     units = shape.tasks or least * (shape.tasks_per_node or 1)
     gpus = shape.gpus // units
-    cpus = _cpus(shape, gpus=gpus, tasks=1)
+    cpus = _count_cpus(shape, gpus=gpus, tasks=1)
     return ResourceUnits(
         units=units,
         gpus=gpus,
         cpus=cpus,
-        mem_mib=_memory(shape, gpus=gpus, cpus=cpus),
-        node_mem_mib=_memory_of_a_node(shape),
+        mem_mib=_compute_memory(shape, gpus=gpus, cpus=cpus),
+        node_mem_mib=_get_memory_of_a_node(shape),
         per_node=shape.tasks_per_node,
         least_nodes=least,
     )
 
 
-def _by_gpu(shape: ResourceShape) -> ResourceUnits:
+def _count_units_by_gpu(shape: ResourceShape) -> ResourceUnits:
     """GPUs wherever they fit; the CPUs of tasks are spread as the GPUs are, or lie once on each node."""
-    least = shape.nodes or _nodes_of_tasks(shape)
+    least = shape.nodes or _count_nodes_of_tasks(shape)
     one_node = least == 1 == shape.max_nodes
     per_gpu, on_node, sure = 0.0, 0, True
     if shape.cpu_unit is CpuUnit.PER_GPU:
@@ -160,18 +160,18 @@ def _by_gpu(shape: ResourceShape) -> ResourceUnits:
         cpus=per_gpu,
         mem_mib=of_cpus * per_gpu + ((shape.mem_mib or 0) if shape.mem_unit is MemUnit.PER_GPU else 0),
         node_cpus=on_node,
-        node_mem_mib=of_cpus * on_node + _memory_of_a_node(shape),
+        node_mem_mib=of_cpus * on_node + _get_memory_of_a_node(shape),
         least_nodes=least,
         sure=sure,
     )
 
 
-def _nodes_of_tasks(shape: ResourceShape) -> int:
+def _count_nodes_of_tasks(shape: ResourceShape) -> int:
     """The least number of nodes where nobody said one."""
     return max(1, ceil(shape.tasks / shape.tasks_per_node)) if shape.tasks and shape.tasks_per_node else 1
 
 
-def _tasks_on_a_node(shape: ResourceShape, nodes: int) -> tuple[int, bool]:
+def _count_tasks_on_a_node(shape: ResourceShape, nodes: int) -> tuple[int, bool]:
     """(tasks on a node, whether that is certain); sbatch's default is one task per node."""
     if shape.tasks_per_node:
         return shape.tasks_per_node, shape.tasks is None or shape.tasks == nodes * shape.tasks_per_node
@@ -182,15 +182,15 @@ def _tasks_on_a_node(shape: ResourceShape, nodes: int) -> tuple[int, bool]:
     return ceil(shape.tasks / nodes), shape.tasks % nodes == 0
 
 
-def _cpus(shape: ResourceShape, *, gpus: int, tasks: int) -> int:
+def _count_cpus(shape: ResourceShape, *, gpus: int, tasks: int) -> int:
     """CPUs of a unit. Said nothing: Slurm gives one per task, and never less."""
     return max(tasks, (shape.cpus or 1) * gpus) if shape.cpu_unit is CpuUnit.PER_GPU else (shape.cpus or 1) * tasks
 
 
-def _memory(shape: ResourceShape, *, gpus: int, cpus: int) -> int:
+def _compute_memory(shape: ResourceShape, *, gpus: int, cpus: int) -> int:
     factor = {MemUnit.PER_GPU: gpus, MemUnit.PER_CPU: cpus}.get(shape.mem_unit, 0)
     return (shape.mem_mib or 0) * factor
 
 
-def _memory_of_a_node(shape: ResourceShape) -> int:
+def _get_memory_of_a_node(shape: ResourceShape) -> int:
     return (shape.mem_mib or 0) if shape.mem_unit is MemUnit.PER_NODE else 0

@@ -30,17 +30,19 @@ if TYPE_CHECKING:
     from slurmwrap.model.job_record import JobRecord
 
 
-def retune(old: PlacementPlan, new: PlacementPlan, request: JobRequest, record: JobRecord) -> tuple[SlurmAction, ...]:
+def make_retune_actions(
+    old: PlacementPlan, new: PlacementPlan, request: JobRequest, record: JobRecord
+) -> tuple[SlurmAction, ...]:
     """What to change, one key per action, in order. Nothing that the user changed himself since the submission."""
     if not record.pending or request.hetjob:
         return ()
     updates = (
         *_exclude(old, new, request, record),
-        *_switches(old, new, request),
-        *_node_list(old, new, request, record),
+        *_update_switches(old, new, request),
+        *_update_node_list(old, new, request, record),
     )
     if request.own.tune:
-        updates = (*updates, *_memory(old, new, request, record), *_cpus(old, new, request, record))
+        updates = (*updates, *_update_memory(old, new, request, record), *_update_cpus(old, new, request, record))
     return tuple(
         SlurmAction(verb=Verb.UPDATE_JOB, target=record.address, key=key, value=value, because=because)
         for key, value, because in updates
@@ -54,11 +56,11 @@ def undo(
     keys = {action.key for action in actions}
     back = {
         "ExcNodeList": record.exc_nodes,
-        "Switches": _asked(old, request, "switches") or "0",
+        "Switches": _get_submitted_value(old, request, "switches") or "0",
         "ReqNodeList": record.req_nodes,
         "MinMemoryNode": str(record.mem_mib_per_node or 0),
     }
-    if (cpus := _task_cpus(old, request)) and (tasks := fixed_tasks(request.shape)):
+    if (cpus := _get_task_cpus(old, request)) and (tasks := count_fixed_tasks(request.shape)):
         # the other way round: Slurm checks the job after each key, and would refuse the first of them again
         back |= {"MinCPUsNode": str(cpus * tasks), "CPUsPerTask": str(cpus)}
     return tuple(
@@ -68,16 +70,16 @@ def undo(
     )
 
 
-def back_to_asked(wishes: Sequence[OptionChange], request: JobRequest) -> tuple[tuple[str, str], ...]:
+def list_restoring_updates(wishes: Sequence[OptionChange], request: JobRequest) -> tuple[tuple[str, str], ...]:
     """(key, value) of the updates that take what `wishes` raised back to the request; () where none is proven."""
-    shape, tasks = request.shape, fixed_tasks(request.shape)
+    shape, tasks = request.shape, count_fixed_tasks(request.shape)
     plan = PlacementPlan(lines=tuple(wishes))
-    if not request.own.tune or shape.mem_unit is not MemUnit.PER_NODE or not proven(shape):
+    if not request.own.tune or shape.mem_unit is not MemUnit.PER_NODE or not is_proven_shape(shape):
         return ()
     updates: list[tuple[str, str]] = []
-    if (_mem_mib(plan, request) or 0) > (shape.mem_mib or 0) > 0:
+    if (_get_mem_mib(plan, request) or 0) > (shape.mem_mib or 0) > 0:
         updates.append(("MinMemoryNode", str(shape.mem_mib)))
-    if tasks and shape.cpus and (_task_cpus(plan, request) or 0) > shape.cpus:
+    if tasks and shape.cpus and (_get_task_cpus(plan, request) or 0) > shape.cpus:
         updates += [("CPUsPerTask", str(shape.cpus)), ("MinCPUsNode", str(shape.cpus * tasks))]
     return tuple(updates)
 
@@ -85,7 +87,7 @@ def back_to_asked(wishes: Sequence[OptionChange], request: JobRequest) -> tuple[
 _CPU_KEYS = frozenset(("CPUsPerTask", "MinCPUsNode"))
 
 
-def together(actions: Sequence[SlurmAction]) -> tuple[tuple[SlurmAction, ...], ...]:
+def group_calls(actions: Sequence[SlurmAction]) -> tuple[tuple[SlurmAction, ...], ...]:
     """`actions` as calls, for a job that may start at any moment: one key each, but both keys of its CPUs in one.
 
     A job that starts between the two has CPUs that fit neither: srun fails, or runs three tasks for one (22.05.8; in
@@ -105,47 +107,52 @@ Update = tuple[str, str, str]  # key, value, because
 
 
 def _exclude(old: PlacementPlan, new: PlacementPlan, request: JobRequest, record: JobRecord) -> Iterator[Update]:
-    before, after = _names(_asked(old, request, "exclude")), _names(_asked(new, request, "exclude"))
-    if before is None or after is None or before == after or _names(record.exc_nodes) != before:
+    before, after = (
+        _parse_names(_get_submitted_value(old, request, "exclude")),
+        _parse_names(_get_submitted_value(new, request, "exclude")),
+    )
+    if before is None or after is None or before == after or _parse_names(record.exc_nodes) != before:
         return
-    value = _asked(new, request, "exclude") or ""
-    yield "ExcNodeList", value, _because(new, "exclude") or "the nodes are no longer in doubt"
+    value = _get_submitted_value(new, request, "exclude") or ""
+    yield "ExcNodeList", value, _find_reason(new, "exclude") or "the nodes are no longer in doubt"
 
 
-def _switches(old: PlacementPlan, new: PlacementPlan, request: JobRequest) -> Iterator[Update]:
-    before, after = _asked(old, request, "switches"), _asked(new, request, "switches")
+def _update_switches(old: PlacementPlan, new: PlacementPlan, request: JobRequest) -> Iterator[Update]:
+    before, after = _get_submitted_value(old, request, "switches"), _get_submitted_value(new, request, "switches")
     if before != after and request.value("switches") is None:
-        yield "Switches", after or "0", _because(new, "switches") or "one switch cannot hold the job now"
+        yield "Switches", after or "0", _find_reason(new, "switches") or "one switch cannot hold the job now"
 
 
-def _node_list(old: PlacementPlan, new: PlacementPlan, request: JobRequest, record: JobRecord) -> Iterator[Update]:
-    before, after = _asked(old, request, "nodelist"), _asked(new, request, "nodelist")
+def _update_node_list(
+    old: PlacementPlan, new: PlacementPlan, request: JobRequest, record: JobRecord
+) -> Iterator[Update]:
+    before, after = _get_submitted_value(old, request, "nodelist"), _get_submitted_value(new, request, "nodelist")
     theirs = request.setting("nodelist") or request.setting("nodefile") or record.array_job_id is not None
-    if before != after and not theirs and _names(record.req_nodes) == _names(before):
-        yield "ReqNodeList", after or "", _because(new, "nodelist") or "other nodes may be as good now"
+    if before != after and not theirs and _parse_names(record.req_nodes) == _parse_names(before):
+        yield "ReqNodeList", after or "", _find_reason(new, "nodelist") or "other nodes may be as good now"
 
 
-def _memory(old: PlacementPlan, new: PlacementPlan, request: JobRequest, record: JobRecord) -> Iterator[Update]:
-    if request.shape.mem_unit is not MemUnit.PER_NODE or not proven(request.shape):
+def _update_memory(old: PlacementPlan, new: PlacementPlan, request: JobRequest, record: JobRecord) -> Iterator[Update]:
+    if request.shape.mem_unit is not MemUnit.PER_NODE or not is_proven_shape(request.shape):
         return
-    before, after = _mem_mib(old, request), _mem_mib(new, request)
+    before, after = _get_mem_mib(old, request), _get_mem_mib(new, request)
     if after and before != after and record.mem_mib_per_node == before:
-        yield "MinMemoryNode", str(after), _because(new, "mem") or "back to what was asked for"
+        yield "MinMemoryNode", str(after), _find_reason(new, "mem") or "back to what was asked for"
 
 
-def _cpus(old: PlacementPlan, new: PlacementPlan, request: JobRequest, record: JobRecord) -> Iterator[Update]:
-    tasks = fixed_tasks(request.shape)
-    if request.shape.mem_unit is not MemUnit.PER_NODE or not tasks or not proven(request.shape):
+def _update_cpus(old: PlacementPlan, new: PlacementPlan, request: JobRequest, record: JobRecord) -> Iterator[Update]:
+    tasks = count_fixed_tasks(request.shape)
+    if request.shape.mem_unit is not MemUnit.PER_NODE or not tasks or not is_proven_shape(request.shape):
         return
-    before, after = _task_cpus(old, request), _task_cpus(new, request)
+    before, after = _get_task_cpus(old, request), _get_task_cpus(new, request)
     if not before or not after or before == after or record.cpus != before * tasks * record.num_nodes:
         return
-    because = _because(new, "cpus-per-task") or "back to what was asked for"
+    because = _find_reason(new, "cpus-per-task") or "back to what was asked for"
     yield "CPUsPerTask", str(after), because
     yield "MinCPUsNode", str(after * tasks), because
 
 
-def proven(shape: ResourceShape) -> bool:
+def is_proven_shape(shape: ResourceShape) -> bool:
     """-c and --mem with GPUs per node: the updates of other units kill every later srun, or were not tried."""
     return (
         shape.cpu_unit is CpuUnit.PER_TASK
@@ -155,7 +162,7 @@ def proven(shape: ResourceShape) -> bool:
     )
 
 
-def fixed_tasks(shape: ResourceShape) -> int | None:
+def count_fixed_tasks(shape: ResourceShape) -> int | None:
     """Tasks per node where Slurm can only spread them one way, so stricter than bounds.tasks_per_node: of 4 tasks on 2
     nodes one may have 3."""
     if shape.tasks_per_node:
@@ -166,29 +173,29 @@ def fixed_tasks(shape: ResourceShape) -> int | None:
     return shape.tasks if shape.nodes == 1 else None
 
 
-def _asked(plan: PlacementPlan, request: JobRequest, option: str) -> str | None:
+def _get_submitted_value(plan: PlacementPlan, request: JobRequest, option: str) -> str | None:
     """What Slurm was told: the plan's wish, else the user's."""
     wished = (wish.value for wish in plan.lines if wish.option == option and wish.value is not None)
     return next(wished, None) or request.value(option)
 
 
-def _because(plan: PlacementPlan, option: str) -> str:
+def _find_reason(plan: PlacementPlan, option: str) -> str:
     return next((wish.reason for wish in plan.lines if wish.option == option and wish.value is not None), "")
 
 
-def _mem_mib(plan: PlacementPlan, request: JobRequest) -> int | None:
+def _get_mem_mib(plan: PlacementPlan, request: JobRequest) -> int | None:
     wished = (wish.value for wish in plan.lines if wish.option == "mem" and wish.value)
     value = next(wished, None)
     return int(value.removesuffix("M")) if value else request.shape.mem_mib
 
 
-def _task_cpus(plan: PlacementPlan, request: JobRequest) -> int | None:
+def _get_task_cpus(plan: PlacementPlan, request: JobRequest) -> int | None:
     wished = (wish.value for wish in plan.lines if wish.option == "cpus-per-task" and wish.value)
     value = next(wished, None)
     return int(value) if value else request.shape.cpus if request.shape.cpu_unit is CpuUnit.PER_TASK else None
 
 
-def _names(hostlist: str | None) -> frozenset[str] | None:
+def _parse_names(hostlist: str | None) -> frozenset[str] | None:
     """None for a file of nodes or what is no host list: then nothing is known and nothing is changed."""
     try:
         return None if "/" in (hostlist or "") else frozenset(expand(hostlist or ""))

@@ -73,7 +73,7 @@ class PlacementContext:
         return self.patience.firm and self.patience.wait_s > 0 and self.outlook.relaxing and self.field.need.sure
 
 
-def kept(before: PlacementPlan, options: Sequence[str], case: PlacementContext) -> SlurmOptions:
+def keep_submitted_options(before: PlacementPlan, options: Sequence[str], case: PlacementContext) -> SlurmOptions:
     """The parts of the plan that the job was submitted with which only a reconciler may change now."""
     wishes = tuple(wish for wish in before.lines if wish.option in options and wish.value is not None)
     updates = {key: value for level in before.levels for key, value in level.updates}

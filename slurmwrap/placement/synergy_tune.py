@@ -14,9 +14,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.placement.allocation_options import AllocationOption, Prices, as_asked, rungs, share_of
+from slurmwrap.placement.allocation_options import (
+    AllocationOption,
+    Prices,
+    list_allocation_options,
+    make_requested_option,
+    share_of,
+)
 from slurmwrap.placement.demand import Allocation, JobDemand, Server
-from slurmwrap.placement.free_capacity import FreeCapacity, choose, eligible, fullest, rooms_of
+from slurmwrap.placement.free_capacity import FreeCapacity, choose, list_eligible, list_free_capacity, rank_fullest
 
 _EVEN = Prices(cpu=1.0, mib=1e-9)  # CPUs first; memory only where CPUs are equal
 
@@ -39,25 +45,25 @@ class _Seat:
 
 def tune(queue: Sequence[JobDemand], servers: Sequence[Server]) -> tuple[Allocation, ...]:
     """One grant per claim, in order. `queue`: the jobs chosen for this round; `servers`: as the round finds them."""
-    rooms = rooms_of(servers)
+    rooms = list_free_capacity(servers)
     seats: list[_Seat] = []
     for claim in queue:
-        seat = _seat(claim, eligible(claim, rooms))
+        seat = _make_seat(claim, list_eligible(claim, rooms))
         _place(seat, seat.best, rooms)
-        if not seat.rooms and any(_above(seat.best, seat.share)):
+        if not seat.rooms and any(_is_above_share(seat.best, seat.share)):
             _place(seat, seat.share, rooms)
         if not seat.rooms:
             _give_back(seat, seats, rooms)
             _place(seat, seat.given, rooms)
         seats.append(seat)
-    return tuple(_grant(seat) for seat in seats)
+    return tuple(_make_allocation(seat) for seat in seats)
 
 
-def _seat(claim: JobDemand, rooms: Sequence[FreeCapacity]) -> _Seat:
+def _make_seat(claim: JobDemand, rooms: Sequence[FreeCapacity]) -> _Seat:
     share = share_of(claim, [room.server for room in rooms])
-    steps = rungs(claim, share, _EVEN)
+    steps = list_allocation_options(claim, share, _EVEN)
     if share is None or steps[-1].speed is None:
-        asked = as_asked(claim, _EVEN)
+        asked = make_requested_option(claim, _EVEN)
         return _Seat(claim=claim, best=asked, share=asked, given=asked)
     plain = AllocationOption(
         cpus=max(share.cpus, claim.least_cpus), mem_mib=max(share.mem_mib, claim.least_mem_mib), speed=1.0
@@ -67,14 +73,14 @@ def _seat(claim: JobDemand, rooms: Sequence[FreeCapacity]) -> _Seat:
     return _Seat(claim=claim, best=steps[-1], share=plain, given=steps[-1])
 
 
-def _above(demand: AllocationOption, share: AllocationOption) -> tuple[bool, bool]:
+def _is_above_share(demand: AllocationOption, share: AllocationOption) -> tuple[bool, bool]:
     return demand.cpus > share.cpus, demand.mem_mib > share.mem_mib
 
 
 def _place(seat: _Seat, demand: AllocationOption, rooms: Sequence[FreeCapacity]) -> None:
     claim = seat.claim
     seat.given = demand
-    seat.rooms = choose(claim, demand.cpus, demand.mem_mib, eligible(claim, rooms), fullest)
+    seat.rooms = choose(claim, demand.cpus, demand.mem_mib, list_eligible(claim, rooms), rank_fullest)
     for room in seat.rooms:
         room.take(claim.gpus_per_node, demand.cpus, demand.mem_mib)
 
@@ -82,18 +88,18 @@ def _place(seat: _Seat, demand: AllocationOption, rooms: Sequence[FreeCapacity])
 def _give_back(seat: _Seat, seated: Sequence[_Seat], rooms: Sequence[FreeCapacity]) -> None:
     """Makes room for seat.given on the servers with fewest free GPUs that have enough of them."""
     gpus = seat.claim.gpus_per_node
-    able = sorted((room for room in eligible(seat.claim, rooms) if room.gpus >= gpus), key=fullest)
+    able = sorted((room for room in list_eligible(seat.claim, rooms) if room.gpus >= gpus), key=rank_fullest)
     if len(able) < seat.claim.nodes:
         return
     for room in able[: seat.claim.nodes]:
         victims = [victim for victim in seated if any(victim.excess) and room in victim.rooms]
-        for victim in sorted(victims, key=_first_to_give):
+        for victim in sorted(victims, key=_rank_victims):
             if room.holds(gpus, seat.given.cpus, seat.given.mem_mib):
                 break
             _revert(victim)
 
 
-def _first_to_give(victim: _Seat) -> tuple[float, ...]:
+def _rank_victims(victim: _Seat) -> tuple[float, ...]:
     return (len(victim.rooms), -victim.given.cpus, -victim.given.mem_mib)
 
 
@@ -105,7 +111,7 @@ def _revert(victim: _Seat) -> None:
     victim.given = victim.share
 
 
-def _grant(seat: _Seat) -> Allocation:
+def _make_allocation(seat: _Seat) -> Allocation:
     given = seat.given
     return Allocation(
         job=seat.claim.job,

@@ -19,15 +19,15 @@ from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.cpu_curve import AGREE, WIDE
 from slurmwrap.model.measurement import CurvePoint
 from slurmwrap.model.resource_profile import ResourceProfile, SpeedPoint
-from slurmwrap.profiling.memory_model import MemoryModel, needed_mib
-from slurmwrap.profiling.memory_model import speed_at as share_at
+from slurmwrap.profiling.memory_model import MemoryModel, find_needed_mib
+from slurmwrap.profiling.memory_model import compute_speed as share_at
 
 BETWEEN = 4  # points at most between two that were measured
 _PARTS = (0.5, 0.65, 0.8, 0.95)  # of the best speed that memory allows: where the memory axis gets a point
 _ROUNDING = 1e-9
 
 
-def speed_at(points: Sequence[SpeedPoint], cpus: float, mem_mib: float) -> float:
+def find_speed(points: Sequence[SpeedPoint], cpus: float, mem_mib: float) -> float:
     """At least so fast: the best point that needs no more of either. 0.0 where no point does.
 
     Sound without interpolation, since more of a resource never slows a job down.
@@ -36,7 +36,7 @@ def speed_at(points: Sequence[SpeedPoint], cpus: float, mem_mib: float) -> float
     return max(within, default=0.0)
 
 
-def speeds_of(
+def list_speed_points(
     profile: ResourceProfile, asked_mib: int, *, gpus: int = 1, storage_mib_per_s: float | None = None
 ) -> tuple[SpeedPoint, ...]:
     """Points per GPU; () where nothing is known of its CPUs.
@@ -46,20 +46,20 @@ def speeds_of(
     """
     if profile.surface or not profile.cpu_curve:
         return profile.surface
-    curve = filled(levelled(profile.cpu_curve))
-    model = _model(profile, gpus, storage_mib_per_s)
+    curve = fill_curve(level_curve(profile.cpu_curve))
+    model = _make_memory_model(profile, gpus, storage_mib_per_s)
     if model is None or share_at(model, model.floor_mib) is None:
         least = min(asked_mib, profile.mem_mib_per_gpu or asked_mib)
         return tuple(SpeedPoint(cpus=one.cpus, mem_mib=least, speed=one.steps_per_s) for one in curve)
     best = max(one.steps_per_s for one in curve)
     return tuple(
         SpeedPoint(cpus=one.cpus, mem_mib=memory, speed=min(one.steps_per_s, best * share))
-        for memory, share in _memory_axis(model, gpus)
+        for memory, share in _list_memory_points(model, gpus)
         for one in curve
     )
 
 
-def levelled(curve: Sequence[CurvePoint]) -> tuple[CurvePoint, ...]:
+def level_curve(curve: Sequence[CurvePoint]) -> tuple[CurvePoint, ...]:
     """The non-decreasing curve next to the points (least squares, by rounds): pool adjacent violators.
 
     What is as good as the best within AGREE counts as the best: two rounds of one point differ by so much.
@@ -80,7 +80,7 @@ def levelled(curve: Sequence[CurvePoint]) -> tuple[CurvePoint, ...]:
     )
 
 
-def filled(curve: Sequence[CurvePoint]) -> tuple[CurvePoint, ...]:
+def fill_curve(curve: Sequence[CurvePoint]) -> tuple[CurvePoint, ...]:
     """A non-decreasing curve with points between the measured ones, where the straight line is no more than the truth.
 
     A concave curve lies above its chords. Whether it is concave there show the chords on both sides: the one before
@@ -96,18 +96,18 @@ def filled(curve: Sequence[CurvePoint]) -> tuple[CurvePoint, ...]:
         if concave and slopes[number] > 0 and high.cpus <= WIDE * low.cpus:
             points += [
                 CurvePoint(cpus=cpus, steps_per_s=low.steps_per_s + slopes[number] * (cpus - low.cpus))
-                for cpus in _between(low.cpus, high.cpus)
+                for cpus in _list_points_between(low.cpus, high.cpus)
             ]
         points.append(high)
     return tuple(points)
 
 
-def _between(low: int, high: int) -> list[int]:
+def _list_points_between(low: int, high: int) -> list[int]:
     count = min(BETWEEN, high - low - 1)
     return sorted({low + (high - low) * step // (count + 1) for step in range(1, count + 1)} - {low, high})
 
 
-def _model(profile: ResourceProfile, gpus: int, storage_mib_per_s: float | None) -> MemoryModel | None:
+def _make_memory_model(profile: ResourceProfile, gpus: int, storage_mib_per_s: float | None) -> MemoryModel | None:
     """Of the job's part on one node."""
     if profile.mem_mib_per_gpu is None or storage_mib_per_s is None:
         return None
@@ -119,8 +119,8 @@ def _model(profile: ResourceProfile, gpus: int, storage_mib_per_s: float | None)
     )
 
 
-def _memory_axis(model: MemoryModel, gpus: int) -> list[tuple[int, float]]:
+def _list_memory_points(model: MemoryModel, gpus: int) -> list[tuple[int, float]]:
     """MiB per GPU and the share of the best speed there, from the floor to where more memory changes nothing."""
-    wanted = {model.floor_mib, *(needed_mib(model, within=part) or model.floor_mib for part in _PARTS)}
+    wanted = {model.floor_mib, *(find_needed_mib(model, within=part) or model.floor_mib for part in _PARTS)}
     per_gpu = sorted({-(-mib // gpus) for mib in wanted})
     return [(mib, share_at(model, mib * gpus) or 0.0) for mib in per_gpu]

@@ -13,7 +13,7 @@ class Bucket:
     at: float
 
 
-def filled(bucket: Bucket | None, now: float, per_s: float) -> Bucket:
+def fill_bucket(bucket: Bucket | None, now: float, per_s: float) -> Bucket:
     """The bucket as it is now; a new one is full. A clock that was put back fills nothing."""
     most = max(1.0, per_s)
     if bucket is None:

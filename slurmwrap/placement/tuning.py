@@ -8,8 +8,14 @@ from math import ceil, inf
 from slurmwrap.fast_dataclasses import dataclass, field, replace
 from slurmwrap.model.limits import NO_LIMITS, Limits
 from slurmwrap.placement.quota import keep
-from slurmwrap.placement.resource_units import CPU_OPAQUE, mixed_gpus
-from slurmwrap.placement.tuning_bounds import Bounds, asked_mem_mib_per_gpu, bounds, least_node, tasks_per_node
+from slurmwrap.placement.resource_units import CPU_OPAQUE, has_mixed_gpu_options
+from slurmwrap.placement.tuning_bounds import (
+    Bounds,
+    compute_asked_mem_mib_per_gpu,
+    compute_tuning_bounds,
+    get_tasks_per_node,
+    make_least_node,
+)
 from slurmwrap.sbatch.request import CpuUnit, JobRequest, MemUnit, OptionChange, ResourceShape
 
 TYPE_CHECKING = False
@@ -38,55 +44,58 @@ def tune(
     """Within what each node that could run the job has, and within `limits`: a tuned request must not shut one out, nor
     wait for its raise."""
     alone = any(partition.exclusive for partition in nodes.partitions)
-    if not config.tuning.enabled or not request.own.tune or not nodes.able or alone or mixed_gpus(request):
+    if not config.tuning.enabled or not request.own.tune or not nodes.able or alone or has_mixed_gpu_options(request):
         return TunedRequestPlan()
-    node = least_node(nodes.able, nodes.partitions)
+    node = make_least_node(nodes.able, nodes.partitions)
     if any(request.setting(option) for option in CPU_OPAQUE):
-        given = bounds(request.shape, profile, node, config)
+        given = compute_tuning_bounds(request.shape, profile, node, config)
         by_cpu = request.shape.mem_unit is MemUnit.PER_CPU  # then nobody knows how much memory a node would give
         given = replace(given, cpus_per_gpu=None, mem_mib_per_gpu=None if by_cpu else given.mem_mib_per_gpu)
     else:
-        given = _given(request.shape, profile, node, config)
+        given = _compute_bounds(request.shape, profile, node, config)
     kept = keep(given, request.shape, limits)
     share = node.cpus / node.gpus
     cap = share if kept.cpu_cap is None else min(share, kept.cpu_cap)
-    wishes = (*_wishes(request.shape, kept.given, cap, node.mem_mib), *_left_as_asked(request.shape, kept.reasons))
+    wishes = (
+        *_list_option_changes(request.shape, kept.given, cap, node.mem_mib),
+        *_keep_as_requested(request.shape, kept.reasons),
+    )
     return TunedRequestPlan(wishes=wishes, given=kept.given)
 
 
-def _left_as_asked(shape: ResourceShape, reasons: Sequence[tuple[str, str]]) -> Iterator[OptionChange]:
+def _keep_as_requested(shape: ResourceShape, reasons: Sequence[tuple[str, str]]) -> Iterator[OptionChange]:
     for what, why in reasons:
         unit: CpuUnit | MemUnit = shape.cpu_unit if what == "cpus" else shape.mem_unit
         default = CpuUnit.PER_TASK if what == "cpus" else MemUnit.PER_NODE
         yield OptionChange(option=(default if unit.value == "none" else unit).value, value=None, reason=why)
 
 
-def _given(shape: ResourceShape, profile: ResourceProfile | None, node: Node, config: Config) -> Bounds:
+def _compute_bounds(shape: ResourceShape, profile: ResourceProfile | None, node: Node, config: Config) -> Bounds:
     """By its speed where that is known, else what tuning_bounds.py says alone."""
-    given = bounds(shape, profile, node, config)
+    given = compute_tuning_bounds(shape, profile, node, config)
     if config.tuning.policy == "proportional":  # a job that is killed for memory helps nobody
-        more = (given.mem_mib_per_gpu or 0) > (asked_mem_mib_per_gpu(shape) or inf)
+        more = (given.mem_mib_per_gpu or 0) > (compute_asked_mem_mib_per_gpu(shape) or inf)
         return replace(given, cpus_per_gpu=None, mem_mib_per_gpu=given.mem_mib_per_gpu if more else None)
     if profile is None or not (profile.surface or profile.cpu_curve):
         return given
-    from slurmwrap.placement.single_job_tuning import lone
+    from slurmwrap.placement.single_job_tuning import tune_single_job
 
-    return lone(shape, profile, node, config.tuning, given)
+    return tune_single_job(shape, profile, node, config.tuning, given)
 
 
-def _wishes(shape: ResourceShape, given: Bounds, most_cpus: float, most_mem: int) -> list[OptionChange]:
+def _list_option_changes(shape: ResourceShape, given: Bounds, most_cpus: float, most_mem: int) -> list[OptionChange]:
     """In the user's own unit: Slurm's units for one resource exclude each other."""
     wishes = []
-    if given.cpus_per_gpu is not None and (cpus := _in_cpu_unit(shape, given.cpus_per_gpu, most_cpus)):
+    if given.cpus_per_gpu is not None and (cpus := _convert_to_cpu_unit(shape, given.cpus_per_gpu, most_cpus)):
         wishes.append(OptionChange(option=cpus[0], value=cpus[1], reason=given.cpu_reason))
-    if given.mem_mib_per_gpu is not None and (memory := _in_mem_unit(shape, given.mem_mib_per_gpu, most_mem)):
+    if given.mem_mib_per_gpu is not None and (memory := _convert_to_mem_unit(shape, given.mem_mib_per_gpu, most_mem)):
         wishes.append(OptionChange(option=memory[0], value=memory[1], reason=given.mem_reason))
     return wishes
 
 
-def _in_cpu_unit(shape: ResourceShape, per_gpu: float, share: float) -> tuple[str, str] | None:
+def _convert_to_cpu_unit(shape: ResourceShape, per_gpu: float, share: float) -> tuple[str, str] | None:
     """Rounded up to whole CPUs, unless a raise would pass the node's share by that."""
-    tasks, gpus = tasks_per_node(shape), shape.gpus_per_node
+    tasks, gpus = get_tasks_per_node(shape), shape.gpus_per_node
     if shape.cpu_unit is CpuUnit.PER_GPU:
         tasks = gpus = 1
     if not tasks or not gpus:
@@ -100,12 +109,12 @@ def _in_cpu_unit(shape: ResourceShape, per_gpu: float, share: float) -> tuple[st
     return (option, str(value)) if value >= 1 and (value - asked) * (exact - asked) > 0 else None
 
 
-def _in_mem_unit(shape: ResourceShape, per_gpu: int, node_mib: int) -> tuple[str, str] | None:
+def _convert_to_mem_unit(shape: ResourceShape, per_gpu: int, node_mib: int) -> tuple[str, str] | None:
     gpus = shape.gpus_per_node or 1
     if shape.mem_unit is MemUnit.PER_GPU:
         return "mem-per-gpu", f"{per_gpu}M"
     if shape.mem_unit is MemUnit.PER_CPU:
-        tasks = tasks_per_node(shape)
+        tasks = get_tasks_per_node(shape)
         if tasks is None:
             return None
         by_gpu = shape.cpu_unit is CpuUnit.PER_GPU  # still at least one CPU for each task

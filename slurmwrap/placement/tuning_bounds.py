@@ -44,29 +44,29 @@ class Bounds:
     mem_reason: str = ""
 
 
-def bounds(shape: ResourceShape, profile: ResourceProfile | None, node: Node, config: Config) -> Bounds:
-    """What one GPU of the job may get on nodes like `node` (least_node)."""
+def compute_tuning_bounds(shape: ResourceShape, profile: ResourceProfile | None, node: Node, config: Config) -> Bounds:
+    """What one GPU of the job may get on nodes like `node` (make_least_node)."""
     if profile is None or shape.exclusive or not node.gpus or not shape.gpus_per_node:
         return Bounds()
-    cpus, cpu_reason = _cpus(shape, profile, node)
-    memory, mem_reason = _memory(shape, profile, node, config)
+    cpus, cpu_reason = _compute_cpus(shape, profile, node)
+    memory, mem_reason = _compute_memory(shape, profile, node, config)
     return Bounds(cpus_per_gpu=cpus, mem_mib_per_gpu=memory, cpu_reason=cpu_reason, mem_reason=mem_reason)
 
 
-def least_node(nodes: Sequence[Node], partitions: Sequence[Partition]) -> Node:
+def make_least_node(nodes: Sequence[Node], partitions: Sequence[Partition]) -> Node:
     """What each of `nodes` has at least, and what `partitions` give of it: for a job that may come to lie on any."""
     cpus = min(node.cpus for node in nodes)
     memory = min(node.mem_mib for node in nodes)
     return replace(
         nodes[0],
         cpus=min([cpus, *(p.max_cpus_per_node for p in partitions if p.max_cpus_per_node)]),
-        mem_mib=min([memory, *_memory_limits(partitions, cpus)]),
+        mem_mib=min([memory, *_list_memory_limits(partitions, cpus)]),
         gpus=max(node.gpus for node in nodes),
     )
 
 
-def _cpus(shape: ResourceShape, profile: ResourceProfile, node: Node) -> tuple[float | None, str]:
-    asked = asked_cpus_per_gpu(shape)
+def _compute_cpus(shape: ResourceShape, profile: ResourceProfile, node: Node) -> tuple[float | None, str]:
+    asked = compute_asked_cpus_per_gpu(shape)
     # with --mem-per-cpu a change of the CPUs would change the memory too
     if profile.cpus_per_gpu is None or asked is None or shape.mem_unit is MemUnit.PER_CPU:
         return None, ""
@@ -76,31 +76,33 @@ def _cpus(shape: ResourceShape, profile: ResourceProfile, node: Node) -> tuple[f
         if target <= asked:
             return None, ""
         used = "used all the CPUs it had" if profile.cpu_bound else f"needs {need:.1f} CPUs per GPU"
-        return target, f"it {used} ({basis(profile)}) and asked for {asked:.3g}; its share is {share:.3g}"
-    target = max(need, least_cpus(shape, profile, node))
+        return target, f"it {used} ({describe_basis(profile)}) and asked for {asked:.3g}; its share is {share:.3g}"
+    target = max(need, compute_least_cpus(shape, profile, node))
     if profile.cpu_bound or target >= asked:
         return None, ""
-    return target, f"it needs {need:.1f} CPUs per GPU ({basis(profile)}) and asked for {asked:.3g}"
+    return target, f"it needs {need:.1f} CPUs per GPU ({describe_basis(profile)}) and asked for {asked:.3g}"
 
 
-def least_cpus(shape: ResourceShape, profile: ResourceProfile, node: Node) -> float:
+def compute_least_cpus(shape: ResourceShape, profile: ResourceProfile, node: Node) -> float:
     """CPUs per GPU that it keeps whatever its profile says; where all were busy, the share if it asked for less."""
-    asked, share = asked_cpus_per_gpu(shape) or 1.0, node.cpus / node.gpus
+    asked, share = compute_asked_cpus_per_gpu(shape) or 1.0, node.cpus / node.gpus
     if profile.cpu_bound:
         return max(asked, share)
     if not profile.runs or shape.gpus_per_node == node.gpus:
         return min(asked, share)
-    return max(1.0, (tasks_per_node(shape) or 1) / (shape.gpus_per_node or 1))
+    return max(1.0, (get_tasks_per_node(shape) or 1) / (shape.gpus_per_node or 1))
 
 
-def _memory(shape: ResourceShape, profile: ResourceProfile, node: Node, config: Config) -> tuple[int | None, str]:
+def _compute_memory(
+    shape: ResourceShape, profile: ResourceProfile, node: Node, config: Config
+) -> tuple[int | None, str]:
     if shape.mem_mib == 0:  # --mem=0: all of the node, on purpose
         return None, ""
-    asked = asked_mem_mib_per_gpu(shape)
+    asked = compute_asked_mem_mib_per_gpu(shape)
     # said nothing: Slurm's default holds, often the whole node
     held = node.mem_mib // (shape.gpus_per_node or 1) if asked is None else asked
-    target = least_mem_mib(shape, profile, node, config.tuning)
-    measured = f"its peak was {profile.mem_mib_per_gpu} MiB per GPU ({basis(profile)})"
+    target = compute_least_mem_mib(shape, profile, node, config.tuning)
+    measured = f"its peak was {profile.mem_mib_per_gpu} MiB per GPU ({describe_basis(profile)})"
     if target > held:
         cut = target < ceil((profile.mem_mib_per_gpu or 0) * config.tuning.memory_margin)
         least = ", as far as node and partition allow" if cut else ""
@@ -109,9 +111,9 @@ def _memory(shape: ResourceShape, profile: ResourceProfile, node: Node, config: 
     return (target, measured) if target < held and not profile.surface else (None, "")
 
 
-def least_mem_mib(shape: ResourceShape, profile: ResourceProfile, node: Node, tuning: Tuning) -> int:
+def compute_least_mem_mib(shape: ResourceShape, profile: ResourceProfile, node: Node, tuning: Tuning) -> int:
     """MiB per GPU that it must have: its peak with the margin; no less than asked until enough runs told the peak."""
-    gpus, asked = shape.gpus_per_node or 1, asked_mem_mib_per_gpu(shape)
+    gpus, asked = shape.gpus_per_node or 1, compute_asked_mem_mib_per_gpu(shape)
     held = node.mem_mib // gpus if asked is None else asked
     if profile.mem_mib_per_gpu is None or profile.source == IMPORTED:
         return held
@@ -123,9 +125,9 @@ def least_mem_mib(shape: ResourceShape, profile: ResourceProfile, node: Node, tu
     return max(need, min(held, node.mem_mib // node.gpus) if gpus == node.gpus else 0)
 
 
-def asked_cpus_per_gpu(shape: ResourceShape) -> float | None:
+def compute_asked_cpus_per_gpu(shape: ResourceShape) -> float | None:
     """CPUs per GPU as asked; None where the request does not fix it. Said nothing: Slurm gives one per task."""
-    tasks = tasks_per_node(shape)
+    tasks = get_tasks_per_node(shape)
     if shape.cpu_unit is CpuUnit.PER_GPU:
         # each task gets a CPU all the same: with more tasks than that it is not --cpus-per-gpu that counts (22.05.8)
         known = shape.tasks is None or tasks is not None
@@ -136,7 +138,7 @@ def asked_cpus_per_gpu(shape: ResourceShape) -> float | None:
     return tasks * (shape.cpus or 1) / shape.gpus_per_node
 
 
-def asked_mem_mib_per_gpu(shape: ResourceShape) -> int | None:
+def compute_asked_mem_mib_per_gpu(shape: ResourceShape) -> int | None:
     """MiB per GPU as asked; None where the request does not fix it."""
     if not shape.mem_mib or not shape.gpus_per_node:
         return None
@@ -144,11 +146,11 @@ def asked_mem_mib_per_gpu(shape: ResourceShape) -> int | None:
         return shape.mem_mib
     if shape.mem_unit is MemUnit.PER_NODE:
         return shape.mem_mib // shape.gpus_per_node
-    cpus = asked_cpus_per_gpu(shape)
+    cpus = compute_asked_cpus_per_gpu(shape)
     return int(shape.mem_mib * cpus) if cpus and shape.mem_unit is MemUnit.PER_CPU else None
 
 
-def tasks_per_node(shape: ResourceShape) -> int | None:
+def get_tasks_per_node(shape: ResourceShape) -> int | None:
     """Tasks on each node where the request fixes it: sbatch's default is one per node."""
     if shape.tasks_per_node:
         return shape.tasks_per_node
@@ -158,13 +160,13 @@ def tasks_per_node(shape: ResourceShape) -> int | None:
     return shape.tasks // fixed if fixed and shape.tasks % fixed == 0 else 1 if shape.tasks == 1 else None
 
 
-def basis(profile: ResourceProfile) -> str:
+def describe_basis(profile: ResourceProfile) -> str:
     """What a number of the profile rests on, for a reason."""
     if profile.runs:
         return f"{profile.runs} complete run{'s' if profile.runs > 1 else ''}"
     return "pre-run" if profile.preruns else profile.source or "profile"
 
 
-def _memory_limits(limits: Sequence[Partition], cpus: int) -> list[int]:
+def _list_memory_limits(limits: Sequence[Partition], cpus: int) -> list[int]:
     per_node = [partition.max_mem_mib_per_node for partition in limits if partition.max_mem_mib_per_node]
     return per_node + [partition.max_mem_mib_per_cpu * cpus for partition in limits if partition.max_mem_mib_per_cpu]

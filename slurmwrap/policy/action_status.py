@@ -46,52 +46,58 @@ _NOW, _LATER, _DONE = (
 )
 
 
-def of_job(action: ActionRecord, record: JobRun, job: JobRecord | None, now: float) -> ActionStatus:
+def get_status_of_job_action(action: ActionRecord, record: JobRun, job: JobRecord | None, now: float) -> ActionStatus:
     """Of an action that runs `record`'s job again; `job` is Slurm's word at this moment."""
     if job is None:
-        return _void("Slurm has forgotten the job")
+        return _make_void_status("Slurm has forgotten the job")
     if job.uid != record.uid:
-        return _void("the job id belongs to another user's job now")
+        return _make_void_status("the job id belongs to another user's job now")
     if job.state == "CANCELLED":
-        return _void("it was cancelled meanwhile")
+        return _make_void_status("it was cancelled meanwhile")
     if action.verb == Verb.REQUEUEHOLD.value:
-        return _requeuehold(record, job)
+        return _get_status_of_requeuehold(record, job)
     # Not "later than": the controller's clock may have been put back meanwhile.
     if job.submit_time == record.attempt.submit_time or job.restarts != record.restarts + 1:
-        return _void("the job is not in the run that this belongs to")
+        return _make_void_status("the job is not in the run that this belongs to")
     if action.verb == Verb.RELEASE.value:
-        return _NOW if _held(job) else _DONE
+        return _NOW if _is_held(job) else _DONE
     if action.key == "StartTime":
         return _start_time(action, job, now)
     if not job.pending:
-        return _void("the next run has started already")
+        return _make_void_status("the next run has started already")
     return _DONE if _set_already(action, job) else _NOW
 
 
-def of_drain(action: ActionRecord, fleet: Fleet, share: float) -> ActionStatus:
+def get_status_of_drain(action: ActionRecord, fleet: Fleet, share: float) -> ActionStatus:
     """Of a drain; `fleet` is the job's partition at this moment, `share` the cap on nodes drained by us."""
     node = next((node for node in fleet.nodes if node.name == action.target), None)
     if node is None:
-        return _void(f"Slurm knows no node {action.target}")
+        return _make_void_status(f"Slurm knows no node {action.target}")
     if drained_by_us(node):
         return _DONE
     if action.rule == "gate":  # it is out already; only the Reason becomes ours
-        return _NOW if node.prolog_failed else _void(f"node {node.name} is not drained for a Prolog error any more")
-    if "DRAIN" in node.flags or (_down(node) and node.reason and not node.reason.startswith(DRAIN_PREFIX)):
-        return _void(f"node {node.name} was taken out by somebody else already")
+        return (
+            _NOW
+            if node.prolog_failed
+            else _make_void_status(f"node {node.name} is not drained for a Prolog error any more")
+        )
+    if "DRAIN" in node.flags or (_is_down(node) and node.reason and not node.reason.startswith(DRAIN_PREFIX)):
+        return _make_void_status(f"node {node.name} was taken out by somebody else already")
     ours = sum(drained_by_us(other) for other in fleet.nodes)
     if ours >= fleet.allowance(share):
-        return _void(f"{ours} of {len(fleet.nodes)} nodes are drained by us already: placement.exclude_cap is used up")
+        return _make_void_status(
+            f"{ours} of {len(fleet.nodes)} nodes are drained by us already: placement.exclude_cap is used up"
+        )
     return _NOW
 
 
-def _requeuehold(record: JobRun, job: JobRecord) -> ActionStatus:
+def _get_status_of_requeuehold(record: JobRun, job: JobRecord) -> ActionStatus:
     if job.submit_time == record.attempt.submit_time:
         if job.state == "COMPLETING":
             return _LATER
-        return _NOW if job.ended else _void(f"Slurm says it is {job.state}")
-    ours = job.pending and job.restarts == record.restarts + 1 and _held(job)
-    return _DONE if ours else _void("it was requeued already")
+        return _NOW if job.ended else _make_void_status(f"Slurm says it is {job.state}")
+    ours = job.pending and job.restarts == record.restarts + 1 and _is_held(job)
+    return _DONE if ours else _make_void_status("it was requeued already")
 
 
 def _start_time(action: ActionRecord, job: JobRecord, now: float) -> ActionStatus:
@@ -103,34 +109,34 @@ def _start_time(action: ActionRecord, job: JobRecord, now: float) -> ActionStatu
         return _DONE
     delay, eligible = int(action.value.partition("+")[2] or 0), job.eligible_time or 0
     asked = job.submit_time + delay - _ROUNDED_S <= eligible <= now + delay
-    return _DONE if asked and not _held(job) else _NOW
+    return _DONE if asked and not _is_held(job) else _NOW
 
 
 def _set_already(action: ActionRecord, job: JobRecord) -> bool:
     """A size is asked for again even where Slurm shows it: 22.05 shows what it refused, too (requeue.undo)."""
     shown = {
-        "ExcNodeList": lambda: _same_hosts(job.exc_nodes, action.value),
-        "ReqNodeList": lambda: _same_hosts(job.req_nodes, action.value),
+        "ExcNodeList": lambda: _is_same_hosts(job.exc_nodes, action.value),
+        "ReqNodeList": lambda: _is_same_hosts(job.req_nodes, action.value),
         "StdOut": lambda: job.std_out == action.value,
         "Comment": lambda: job.comment == action.value,
     }
     return action.key in shown and shown[action.key]()
 
 
-def _same_hosts(one: str, other: str) -> bool:
+def _is_same_hosts(one: str, other: str) -> bool:
     try:
         return set(expand(one)) == set(expand(other))
     except ValueError:
         return one == other
 
 
-def _held(job: JobRecord) -> bool:
+def _is_held(job: JobRecord) -> bool:
     return job.pending and job.reason.replace(" ", "_") in HELD  # squeue prints blanks, scontrol underscores
 
 
-def _down(node: Node) -> bool:
+def _is_down(node: Node) -> bool:
     return node.state in {"DOWN", "FAIL", "ERROR"}
 
 
-def _void(why: str) -> ActionStatus:
+def _make_void_status(why: str) -> ActionStatus:
     return ActionStatus(due=ActionState.VOID, why=why)

@@ -19,9 +19,9 @@ _UNREAD = "cannot be read"  # an I/O error of ours may be a mount's, not the con
 _SHOWN = 200
 
 
-def reason_of(case: DecisionContext) -> str:
+def format_block_reason(case: DecisionContext) -> str:
     """Why the input is blamed, with the line that names it."""
-    path, line = case.diagnosis.input_path, _line(case)
+    path, line = case.diagnosis.input_path, _format_root_line(case)
     if not path:
         return case.diagnosis.advice or "an input is missing or broken"
     if case.fault:
@@ -29,7 +29,7 @@ def reason_of(case: DecisionContext) -> str:
     return f"the log blames {path}" + (f" ({line})" if line else "")
 
 
-def blocks_of(case: DecisionContext) -> tuple[BlockedInput, ...]:
+def make_blocks(case: DecisionContext) -> tuple[BlockedInput, ...]:
     """The owner's block, and everybody's where there is more than one user's word; () where nothing can be blocked."""
     if not case.digest or case.record.uid < 0:
         return ()
@@ -37,20 +37,20 @@ def blocks_of(case: DecisionContext) -> tuple[BlockedInput, ...]:
         digest=case.digest,
         path=case.diagnosis.input_path,
         uid=case.record.uid,
-        reason=reason_of(case),
+        reason=format_block_reason(case),
         at=case.now,
         job_id=case.record.attempt.job_id,
     )
-    for_all = _for_all(case)
+    for_all = _find_site_reason(case)
     return (own, replace(own, uid=EVERYBODY, reason=for_all)) if for_all else (own,)
 
 
-def actions_of(blocks: tuple[BlockedInput, ...]) -> tuple[PlannedAction, ...]:
+def make_block_actions(blocks: tuple[BlockedInput, ...]) -> tuple[PlannedAction, ...]:
     """What is recorded of the blocks under the rule's mode. Slurm is never asked."""
-    return tuple(PlannedAction(rule="block_input", action=action_of(block)) for block in blocks)
+    return tuple(PlannedAction(rule="block_input", action=make_block_action(block)) for block in blocks)
 
 
-def action_of(block: BlockedInput) -> SlurmAction:
+def make_block_action(block: BlockedInput) -> SlurmAction:
     """One block as a recorded change."""
     whom = "site" if block.uid == EVERYBODY else "user"
     return SlurmAction(
@@ -58,14 +58,14 @@ def action_of(block: BlockedInput) -> SlurmAction:
     )
 
 
-def published(block: BlockedInput) -> BlockedInput:
+def make_published_block(block: BlockedInput) -> BlockedInput:
     """`block` as everybody may see it: a path and a log line are its user's; the digest tells only who can read it."""
     if block.uid == EVERYBODY:
         return replace(block, path="")
     return replace(block, path="", reason=f"it made job {block.job_id} fail" if block.job_id else "blocked by its user")
 
 
-def nodes_of(case: DecisionContext) -> frozenset[str]:
+def list_blamed_nodes(case: DecisionContext) -> frozenset[str]:
     """Nodes on which this job failed of the input: single ones only, of several nobody knows which one read it."""
     here = case.record.nodes if len(case.record.nodes) == 1 else ()
     entity, category = case.diagnosis.input_path, case.diagnosis.category
@@ -73,20 +73,20 @@ def nodes_of(case: DecisionContext) -> frozenset[str]:
     return frozenset((*here, *before))
 
 
-def _for_all(case: DecisionContext) -> str:
+def _find_site_reason(case: DecisionContext) -> str:
     """Why everybody is bound; "" when only the owner is. Without path or log line: everybody sees it."""
     if not case.site:
         return ""
     if case.fault and case.theirs and not case.fault.startswith(_UNREAD):
         return f"our own read of it: {case.fault}"
-    here = nodes_of(case)
+    here = list_blamed_nodes(case)
     for other in case.also_failed:
         if other.uid != case.record.uid and any(a != b for a in here for b in other.nodes):
             return "jobs of several users failed of it on several nodes"
     return ""
 
 
-def _line(case: DecisionContext) -> str:
+def _format_root_line(case: DecisionContext) -> str:
     root = next((c for c in case.diagnosis.evidence if c.role == "root"), None)
     if root is None:
         return ""

@@ -6,21 +6,21 @@ from slurmwrap.config import Config
 from slurmwrap.policy.decision_context import DecisionContext
 
 
-def requeued(case: DecisionContext) -> bool:
+def is_requeued(case: DecisionContext) -> bool:
     """Slurm shows a later run already: it, or somebody else, requeued the job."""
     return case.job is not None and case.job.submit_time > case.record.attempt.submit_time
 
 
-def refusal_of_owner(case: DecisionContext) -> str:
+def find_owner_refusal(case: DecisionContext) -> str:
     """Why its user did not agree; "" when he did."""
     if case.submission is None:
         return "it was not submitted by gsub"
     return "" if case.submission.retry else "it was submitted without --retry"
 
 
-def refusal(case: DecisionContext) -> str:
+def find_refusal(case: DecisionContext) -> str:
     """Why the job may not be run again by us, by its user's and Slurm's word; "" when it may."""
-    if unwilling := refusal_of_owner(case):
+    if unwilling := find_owner_refusal(case):
         return unwilling
     if case.job is None:
         return "Slurm has forgotten it"
@@ -41,7 +41,7 @@ def refusal(case: DecisionContext) -> str:
     return ""
 
 
-def exhausted(case: DecisionContext, spent: int, limit: int, config: Config) -> str:
+def find_exhausted_budget(case: DecisionContext, spent: int, limit: int, config: Config) -> str:
     """Which budget is used up; "" when none is. An incident's failures cost their root cause nothing."""
     settings, ledger = config.retry, case.ledger
     if case.incident is None and spent >= limit:

@@ -16,7 +16,7 @@ from slurmwrap.model.retry_decision import RetryDecision
 from slurmwrap.policy import backoff, blocked_inputs, consent, requeue, resize
 from slurmwrap.policy.decision_context import DecisionContext
 from slurmwrap.policy.incident import Incident, wait_s
-from slurmwrap.policy.launch_failure import comment_of, decide_launch, failed_to_launch
+from slurmwrap.policy.launch_failure import decide_launch, has_failed_to_launch, make_launch_comment
 from slurmwrap.policy.requeue import RequeueSpec
 from slurmwrap.policy.retry_budget import retries_of
 from slurmwrap.policy.run_from_slurm import REQUEUED
@@ -33,24 +33,24 @@ def decide(case: DecisionContext, config: Config) -> RetryDecision:
 
     Of an incident no node is blamed, unless that very node's kernel shows a conclusive fault.
     """
-    about_job = decide_launch(case, config) if failed_to_launch(case) else _about(case)(case, config)
-    blames = case.incident is None or _own_fault(case)
+    about_job = decide_launch(case, config) if has_failed_to_launch(case) else _select_decider(case)(case, config)
+    blames = case.incident is None or _is_node_fault(case)
     strikes = strikes_of(case.diagnosis, case.record) if blames else ()
     drains = drains_of(case.diagnosis, case.record) if blames else ()
     return replace(about_job, actions=(*drains, *about_job.actions), strikes=strikes)
 
 
-def _about(case: DecisionContext) -> Callable[[DecisionContext, Config], RetryDecision]:
+def _select_decider(case: DecisionContext) -> Callable[[DecisionContext, Config], RetryDecision]:
     if case.incident is not None and case.diagnosis.decision == "blacklist_input":
         return _retry  # the file is where it was; what is under it was away
     return _ABOUT.get(case.diagnosis.decision, _stop)
 
 
-def _own_fault(case: DecisionContext) -> bool:
+def _is_node_fault(case: DecisionContext) -> bool:
     return case.diagnosis.conclusive and bool(blamed_node(case.diagnosis, case.record))
 
 
-def _none(case: DecisionContext, config: Config) -> RetryDecision:
+def _decide_nothing(case: DecisionContext, config: Config) -> RetryDecision:
     told = {"CANCELLED": "it was cancelled", REQUEUED: BY_HAND}
     reason = told.get(case.record.state, "nothing failed")
     if case.diagnosis.category == COMPLETED_WITH_ERROR:
@@ -66,34 +66,36 @@ def _retry(case: DecisionContext, config: Config) -> RetryDecision:
     category = case.diagnosis.category
     limit = retries_of(case.diagnosis, False, config.retry)
     spent = case.ledger.spent(category)
-    delay = backoff.back_off(config.retry.backoff_s, spent, _seed(case))
-    return _again(case, config, spent, limit, RequeueSpec(rule="retry", delay_s=delay))
+    delay = backoff.compute_backoff_s(config.retry.backoff_s, spent, _seed(case))
+    return _decide_rerun(case, config, spent, limit, RequeueSpec(rule="retry", delay_s=delay))
 
 
 def _retry_elsewhere(case: DecisionContext, config: Config) -> RetryDecision:
     blamed = blamed_node(case.diagnosis, case.record)
     limit = retries_of(case.diagnosis, bool(blamed), config.retry)
     spent = case.ledger.spent(case.diagnosis.category)
-    return _again(case, config, spent, limit, RequeueSpec(rule="retry_elsewhere", avoid=_avoid(case, config)))
+    return _decide_rerun(case, config, spent, limit, RequeueSpec(rule="retry_elsewhere", avoid=_avoid(case, config)))
 
 
 def _resize(case: DecisionContext, config: Config) -> RetryDecision:
-    return {"cpu_oom": _more_memory, "time_limit": _more_time}.get(case.diagnosis.category, _stop)(case, config)
+    return {"cpu_oom": _decide_more_memory, "time_limit": _decide_more_time}.get(case.diagnosis.category, _stop)(
+        case, config
+    )
 
 
-def _more_memory(case: DecisionContext, config: Config) -> RetryDecision:
-    if case.job is None or consent.requeued(case) or consent.refusal(case):
-        return _again(case, config, 0, 1, RequeueSpec(rule="resize"))
+def _decide_more_memory(case: DecisionContext, config: Config) -> RetryDecision:
+    if case.job is None or consent.is_requeued(case) or consent.find_refusal(case):
+        return _decide_rerun(case, config, 0, 1, RequeueSpec(rule="resize"))
     peak = case.record.measurement.mem_peak_mib if case.record.measurement else None
     cap = resize.memory_cap(case.job, case.fleet.largest_mem_mib, case.limits)
     memory = resize.more_memory(case.job, peak, factor=config.retry.resize_memory_factor, cap_mib=cap)
     if memory is None:
         why = "it ran out of host memory, and no node of its partition has more for it"
         return RetryDecision(decision="stop", reason=why)
-    return _larger(case, config, RequeueSpec(rule="resize", memory=memory))
+    return _decide_resize(case, config, RequeueSpec(rule="resize", memory=memory))
 
 
-def _more_time(case: DecisionContext, config: Config) -> RetryDecision:
+def _decide_more_time(case: DecisionContext, config: Config) -> RetryDecision:
     """Only for a job that was seen to resume: any other one would lose the longer time as well.
 
     At the partition's limit the same time again is enough, for it goes on from its checkpoint.
@@ -104,70 +106,74 @@ def _more_time(case: DecisionContext, config: Config) -> RetryDecision:
     minutes = resize.more_time(case.record.time_limit_s, case.limits, factor=factor, remaining_s=remaining_s)
     if minutes is None:
         return _retry(case, config)
-    return _larger(case, config, RequeueSpec(rule="resize", time_min=minutes))
+    return _decide_resize(case, config, RequeueSpec(rule="resize", time_min=minutes))
 
 
-def _larger(case: DecisionContext, config: Config, again: RequeueSpec) -> RetryDecision:
+def _decide_resize(case: DecisionContext, config: Config, again: RequeueSpec) -> RetryDecision:
     category = case.diagnosis.category
     if category in case.ledger.refused:
         reason = f"{category}; Slurm refused the larger job last time (association, QOS or partition limits)"
         return RetryDecision(decision="stop", reason=reason)
-    return _again(case, config, case.ledger.spent(category), config.retry.per_root_cause, again)
+    return _decide_rerun(case, config, case.ledger.spent(category), config.retry.per_root_cause, again)
 
 
-def _blacklist_input(case: DecisionContext, config: Config) -> RetryDecision:
+def _decide_block_input(case: DecisionContext, config: Config) -> RetryDecision:
     path = case.diagnosis.input_path
     confirmed = case.ledger.confirmations(case.diagnosis.category, path) >= config.retry.confirmations
-    possible = not consent.refusal(case) and config.mode_of("retry_elsewhere") == "act"
-    if path and not case.fault and not confirmed and consent.requeued(case):
+    possible = not consent.find_refusal(case) and config.mode_of("retry_elsewhere") == "act"
+    if path and not case.fault and not confirmed and consent.is_requeued(case):
         return RetryDecision(decision="retry_elsewhere", reason=f"{path} is blamed; {REQUEUED_ALREADY}")
-    if path and not case.fault and not confirmed and possible and not consent.exhausted(case, 0, 1, config):
+    if path and not case.fault and not confirmed and possible and not consent.find_exhausted_budget(case, 0, 1, config):
         because = f"once more elsewhere, to tell a bad file from a bad mount: {path}"
-        return _granted(case, config, RequeueSpec(rule="retry_elsewhere", because=because, avoid=_avoid(case, config)))
-    blocks = blocked_inputs.blocks_of(case)
+        return _schedule_rerun(
+            case, config, RequeueSpec(rule="retry_elsewhere", because=because, avoid=_avoid(case, config))
+        )
+    blocks = blocked_inputs.make_blocks(case)
     return RetryDecision(
         decision="blacklist_input",
-        reason=blocked_inputs.reason_of(case),
-        actions=blocked_inputs.actions_of(blocks),
+        reason=blocked_inputs.format_block_reason(case),
+        actions=blocked_inputs.make_block_actions(blocks),
         blocked=blocks if config.mode_of("block_input") == "act" else (),
     )
 
 
 _ABOUT: dict[str, Callable[[DecisionContext, Config], RetryDecision]] = {
-    "none": _none,
+    "none": _decide_nothing,
     "stop": _stop,
     "retry": _retry,
     "retry_elsewhere": _retry_elsewhere,
     "resize": _resize,
-    "blacklist_input": _blacklist_input,
+    "blacklist_input": _decide_block_input,
 }
 
 
-def _again(case: DecisionContext, config: Config, spent: int, limit: int, again: RequeueSpec) -> RetryDecision:
+def _decide_rerun(case: DecisionContext, config: Config, spent: int, limit: int, again: RequeueSpec) -> RetryDecision:
     """`again` if Slurm, the ledger and the user's consent allow it, else `stop` or `none` with the reason."""
     category = case.diagnosis.category
     if case.record.state == "CANCELLED":
         return RetryDecision(decision="none", reason="it was cancelled: a cancelled job is never requeued")
-    if consent.requeued(case):
+    if consent.is_requeued(case):
         return RetryDecision(decision=again.rule, reason=f"{category}; {REQUEUED_ALREADY}")
-    if reason := consent.exhausted(case, spent, limit, config):
+    if reason := consent.find_exhausted_budget(case, spent, limit, config):
         return RetryDecision(decision="stop", reason=reason)
-    if refusal := consent.refusal(case):
+    if refusal := consent.find_refusal(case):
         return RetryDecision(decision="stop", reason=f"{category}; not run again: {refusal}")
-    return _granted(case, config, replace(again, because=_because(case, spent, limit)))
+    return _schedule_rerun(case, config, replace(again, because=_format_retry_reason(case, spent, limit)))
 
 
-def _because(case: DecisionContext, spent: int, limit: int) -> str:
+def _format_retry_reason(case: DecisionContext, spent: int, limit: int) -> str:
     if case.incident is not None:
-        return f"{case.diagnosis.category}, part of an incident ({_named(case.incident)}): no retry is counted"
+        return (
+            f"{case.diagnosis.category}, part of an incident ({_describe_incident(case.incident)}): no retry is counted"
+        )
     return f"{case.diagnosis.category}, retry {spent + 1} of {limit}"
 
 
-def _named(incident: Incident) -> str:
+def _describe_incident(incident: Incident) -> str:
     return f"{incident.category}, {incident.scope}, {len(incident.jobs)} jobs"
 
 
-def _granted(case: DecisionContext, config: Config, again: RequeueSpec) -> RetryDecision:
+def _schedule_rerun(case: DecisionContext, config: Config, again: RequeueSpec) -> RetryDecision:
     """With the moment it may start: after back-off, incident and brake."""
     assert case.job is not None and case.submission is not None
     delay = again.delay_s
@@ -175,21 +181,25 @@ def _granted(case: DecisionContext, config: Config, again: RequeueSpec) -> Retry
         delay = max(delay, wait_s(case.incident, case.record.attempt.job_id, case.now))
     acts = config.mode_of(again.rule) == "act"
     brake = config.retry.max_per_hour if acts else 0
-    start_at = backoff.slot(case.starts, case.now + delay, brake)
+    start_at = backoff.find_next_start(case.starts, case.now + delay, brake)
     braked = start_at > case.now + delay
-    again = replace(again, delay_s=math.ceil(start_at - case.now) if braked else delay, comment=comment_of(case))
+    again = replace(
+        again, delay_s=math.ceil(start_at - case.now) if braked else delay, comment=make_launch_comment(case)
+    )
     if not case.submission.output_appends:
         again = replace(again, std_out=requeue.retry_output(case.record.std_out, case.record.restarts))
-    reason = _told(again) + (f", for {brake} retries an hour are the limit (retry.max_per_hour)" if braked else "")
+    reason = _describe_requeue(again) + (
+        f", for {brake} retries an hour are the limit (retry.max_per_hour)" if braked else ""
+    )
     return RetryDecision(
         decision=again.rule,
         reason=reason,
-        actions=requeue.actions(again, case.job),
+        actions=requeue.make_requeue_actions(again, case.job),
         start_at=start_at if acts else None,
     )
 
 
-def _told(again: RequeueSpec) -> str:
+def _describe_requeue(again: RequeueSpec) -> str:
     details = [again.because]
     if again.avoid:
         details.append(f"away from {', '.join(again.avoid)}")
@@ -204,10 +214,10 @@ def _told(again: RequeueSpec) -> str:
 
 def _avoid(case: DecisionContext, config: Config) -> tuple[str, ...]:
     """Nodes the next run should leave, within the share that may be excluded; none for an incident's sake."""
-    if case.incident is not None and not _own_fault(case):
+    if case.incident is not None and not _is_node_fault(case):
         return ()
     blamed = blamed_node(case.diagnosis, case.record)
-    nodes = requeue.suspects(case.diagnosis, case.record, blamed)
+    nodes = requeue.list_suspect_nodes(case.diagnosis, case.record, blamed)
     if not case.fleet.nodes:
         return nodes
     allowed = case.fleet.allowance(config.placement.exclude_cap)

@@ -19,12 +19,22 @@ from slurmwrap.diagnosis.taxonomy import CATEGORIES
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.run import Incident, JobRun
 from slurmwrap.model.topology import Topology
-from slurmwrap.policy.backoff import spread
+from slurmwrap.policy.backoff import compute_spread
 from slurmwrap.policy.run_from_slurm import submitted_id
 
 __all__ = [
-    "FAILURES", "SHARED", "Incident", "Mounts", "category_of", "closed", "concerns", "find", "first_component",
-    "joined", "of_attempt", "wait_s",
+    "FAILURES",
+    "SHARED",
+    "Incident",
+    "Mounts",
+    "can_be_of_incident",
+    "close_incident",
+    "find",
+    "find_incident_of_run",
+    "get_category",
+    "get_first_component",
+    "join_failures",
+    "wait_s",
 ]  # fmt: skip
 
 Mounts = Callable[[str], str]  # a path -> the mount point below "/" that it lies on; "": none is known
@@ -54,7 +64,7 @@ _CONFIRMED = 2  # users who say the same
 _FILES = ("py", "so", "cc", "cpp", "cu", "h", "c", "rs", "go", "json", "yaml", "txt", "log", "out", "err")
 
 
-def first_component(path: str) -> str:
+def get_first_component(path: str) -> str:
     """ "/scratch/ada/x" -> "/scratch": the Mounts of whoever knows no mount points."""
     return "/" + path.split("/")[1] if path.startswith("/") else ""
 
@@ -66,29 +76,29 @@ def find(
     now: float,
     topology: Topology,
     settings: Incidents,
-    mounts: Mounts = first_component,
+    mounts: Mounts = get_first_component,
 ) -> tuple[Incident, ...]:
     """`known` brought up to `now`, and those that `attempts` show anew; oldest first. Known ones keep their id, and
     their scope unless one that seemed a leaf switch's shows beyond it."""
     failed = [a for a in attempts if a.diagnosis is not None and a.end_time is not None and a.end_time <= now]
-    grown = [joined(incident, failed) if incident.over_at is None else incident for incident in known]
-    taken = {a.attempt for a in failed if of_attempt(grown, a) is not None}
-    rest = sorted((a for a in failed if a.attempt not in taken and category_of(a) in SHARED), key=_end)
-    for group in _groups(rest, settings):
-        while opening := _opening(group, settings):
-            _add(joined(_opened(opening, topology, settings, mounts), failed), grown, failed)
-            group = [record for record in group[len(opening) :] if of_attempt(grown, record) is None]
-    return tuple(sorted((closed(one, now) for one in grown), key=lambda i: (i.began, i.incident_id)))
+    grown = [join_failures(incident, failed) if incident.over_at is None else incident for incident in known]
+    taken = {a.attempt for a in failed if find_incident_of_run(grown, a) is not None}
+    rest = sorted((a for a in failed if a.attempt not in taken and get_category(a) in SHARED), key=_end)
+    for group in _group_failures(rest, settings):
+        while opening := _find_opening_failures(group, settings):
+            _add(join_failures(_open_incident(opening, topology, settings, mounts), failed), grown, failed)
+            group = [record for record in group[len(opening) :] if find_incident_of_run(grown, record) is None]
+    return tuple(sorted((close_incident(one, now) for one in grown), key=lambda i: (i.began, i.incident_id)))
 
 
-def concerns(record: JobRun) -> bool:
+def can_be_of_incident(record: JobRun) -> bool:
     """Whether this failure can belong to an incident at all, so that no other need be looked at."""
-    return category_of(record) in FAILURES
+    return get_category(record) in FAILURES
 
 
-def of_attempt(incidents: Iterable[Incident], record: JobRun) -> Incident | None:
+def find_incident_of_run(incidents: Iterable[Incident], record: JobRun) -> Incident | None:
     """The incident that a failed run, with its diagnosis, belongs to; None: to none."""
-    return next((incident for incident in incidents if _belongs(record, incident)), None)
+    return next((incident for incident in incidents if _is_part_of_incident(record, incident)), None)
 
 
 def wait_s(incident: Incident, job_id: int, now: float) -> int:
@@ -97,48 +107,48 @@ def wait_s(incident: Incident, job_id: int, now: float) -> int:
     The share is the same for a job whenever it is asked for, so that a reconciler that was killed decides the same.
     """
     over = incident.over_at if incident.over_at is not None else max(now, incident.ends)
-    share = spread(f"{incident.incident_id}:{job_id}") * incident.spread_s
+    share = compute_spread(f"{incident.incident_id}:{job_id}") * incident.spread_s
     return max(0, math.ceil(over + share - now))
 
 
-def _belongs(record: JobRun, incident: Incident) -> bool:
-    category = category_of(record)
+def _is_part_of_incident(record: JobRun, incident: Incident) -> bool:
+    category = get_category(record)
     if record.end_time is None or not incident.began <= record.end_time <= incident.ends:
         return False
     followers = _FOLLOW.get(incident.category, frozenset()) if incident.scope.startswith("path ") else frozenset()
-    return (category == incident.category or category in followers) and _touches(record, incident)
+    return (category == incident.category or category in followers) and _is_within_scope(record, incident)
 
 
-def _touches(record: JobRun, incident: Incident) -> bool:
+def _is_within_scope(record: JobRun, incident: Incident) -> bool:
     kind, _, what = incident.scope.partition(" ")
     if kind == "path":
-        return any(path == what or path.startswith(f"{what}/") for path in _paths(record, believe_user=True))
+        return any(path == what or path.startswith(f"{what}/") for path in _list_paths(record, believe_user=True))
     if kind == "switch":
         return bool(record.nodes) and set(record.nodes) <= set(incident.reach)
     if kind == "host":
-        return what in _hosts(record)
+        return what in _list_hosts(record)
     return True
 
 
-def joined(incident: Incident, failed: Iterable[JobRun]) -> Incident:
+def join_failures(incident: Incident, failed: Iterable[JobRun]) -> Incident:
     """With every failure that belongs to it. One that is believed lengthens it, so that the next may belong too.
 
     Believed is what kernel, NVML or Slurm speak of, and what two users wrote since; a missing file lengthens nothing.
     """
     members, said = [], set[int]()
     for record in sorted(failed, key=_end):
-        if not _belongs(record, incident):
+        if not _is_part_of_incident(record, incident):
             continue
         members.append(record)
-        believable = incident.over_at is None and category_of(record) == incident.category
+        believable = incident.over_at is None and get_category(record) == incident.category
         if believable and _end(record) > incident.last:
             said.add(record.uid)
-            if _vouched_texts(record) or len(said) >= _CONFIRMED:
+            if _list_verified_texts(record) or len(said) >= _CONFIRMED:
                 incident, said = replace(incident, last=_end(record)), set()
-    return _with_members(incident, members)
+    return _add_members(incident, members)
 
 
-def _with_members(incident: Incident, members: Sequence[JobRun]) -> Incident:
+def _add_members(incident: Incident, members: Sequence[JobRun]) -> Incident:
     if not members:
         return incident
     return replace(
@@ -149,7 +159,7 @@ def _with_members(incident: Incident, members: Sequence[JobRun]) -> Incident:
     )
 
 
-def closed(incident: Incident, now: float) -> Incident:
+def close_incident(incident: Incident, now: float) -> Incident:
     """Over, if its time has come."""
     return replace(incident, over_at=incident.ends) if incident.over_at is None and now >= incident.ends else incident
 
@@ -159,25 +169,25 @@ def _add(fresh: Incident, grown: list[Incident], failed: Sequence[JobRun]) -> No
     for place, old in enumerate(grown):
         alike = old.category == fresh.category and old.over_at is None and fresh.began <= old.ends
         if alike and {old.scope.split()[0], fresh.scope.split()[0]} <= {"switch", "cluster"}:
-            grown[place] = joined(replace(old, scope="cluster", reach=()), failed)
+            grown[place] = join_failures(replace(old, scope="cluster", reach=()), failed)
             return
     grown.append(fresh)
 
 
-def _groups(records: Sequence[JobRun], settings: Incidents) -> list[list[JobRun]]:
+def _group_failures(records: Sequence[JobRun], settings: Incidents) -> list[list[JobRun]]:
     """Failures of one category, no two neighbours of which are further apart than the window."""
     groups: list[list[JobRun]] = []
     newest: dict[str, list[JobRun]] = {}
     for record in records:
-        group = newest.get(category_of(record))
+        group = newest.get(get_category(record))
         if group is None or _end(record) - _end(group[-1]) > settings.window_s:
-            group = newest[category_of(record)] = []
+            group = newest[get_category(record)] = []
             groups.append(group)
         group.append(record)
     return groups
 
 
-def _opening(group: Sequence[JobRun], settings: Incidents) -> Sequence[JobRun]:
+def _find_opening_failures(group: Sequence[JobRun], settings: Incidents) -> Sequence[JobRun]:
     """The first failures of `group` that are an incident together; () when all of them are none.
 
     Not one user's tasks failing alike, not one job failing again and again, and not one node failing its jobs: enough
@@ -193,16 +203,16 @@ def _opening(group: Sequence[JobRun], settings: Incidents) -> Sequence[JobRun]:
         for node in record.nodes:
             on.setdefault(node, set()).add(job)
             worst = max(worst, len(on[node]))
-        vouched.update(record.nodes if _vouched_texts(record) else ())
+        vouched.update(record.nodes if _list_verified_texts(record) else ())
         seen = len(uids) >= settings.min_users or len(vouched) >= settings.min_nodes
         if seen and len(jobs) >= settings.min_jobs and len(jobs) - worst >= settings.min_jobs - 1:
             return group[:count]
     return ()
 
 
-def _opened(group: Sequence[JobRun], topology: Topology, settings: Incidents, mounts: Mounts) -> Incident:
-    scope, reach = _scope(group, topology, mounts)
-    category, began = category_of(group[0]), _end(group[0])
+def _open_incident(group: Sequence[JobRun], topology: Topology, settings: Incidents, mounts: Mounts) -> Incident:
+    scope, reach = _find_scope(group, topology, mounts)
+    category, began = get_category(group[0]), _end(group[0])
     digest = sha256(f"{category}|{scope}|{began:.0f}".encode("utf-8", "surrogateescape")).hexdigest()
     found = Incident(
         incident_id=digest[:12],
@@ -215,46 +225,46 @@ def _opened(group: Sequence[JobRun], topology: Topology, settings: Incidents, mo
         spread_s=settings.spread_s,
         max_s=settings.max_s,
     )
-    return _with_members(found, group)
+    return _add_members(found, group)
 
 
-def _scope(group: Sequence[JobRun], topology: Topology, mounts: Mounts) -> tuple[str, tuple[str, ...]]:
+def _find_scope(group: Sequence[JobRun], topology: Topology, mounts: Mounts) -> tuple[str, tuple[str, ...]]:
     """The narrowest thing that all of them share. Users' text names a path or a host only if two users wrote it."""
     several = len({record.uid for record in group}) >= 2
-    paths = set.intersection(*(_prefixes(_paths(record, believe_user=several)) for record in group))
+    paths = set.intersection(*(_list_prefixes(_list_paths(record, believe_user=several)) for record in group))
     if paths:
         longest = max(paths, key=lambda path: (path.count("/"), path))
-        return f"path {mounts(longest) or first_component(longest)}", ()
+        return f"path {mounts(longest) or get_first_component(longest)}", ()
     nodes = {node for record in group for node in record.nodes}
     for leaf in topology.leaves if len(topology.leaves) > 1 else ():
         if nodes and nodes <= set(leaf.nodes):
             return f"switch {leaf.name}", leaf.nodes
-    if several and category_of(group[0]) == _HOST_CATEGORY:
-        hosts = set.intersection(*(_hosts(record) for record in group))
+    if several and get_category(group[0]) == _HOST_CATEGORY:
+        hosts = set.intersection(*(_list_hosts(record) for record in group))
         if hosts:
             return f"host {min(hosts)}", ()
     return "cluster", ()
 
 
-def _prefixes(paths: Iterable[str]) -> set[str]:
+def _list_prefixes(paths: Iterable[str]) -> set[str]:
     """Each path and those above it: "/scratch/ada" also is "/scratch"."""
     parts = [path.split("/") for path in paths]
     return {"/".join(words[:count]) for words in parts for count in range(2, len(words) + 1)}
 
 
-def _paths(record: JobRun, *, believe_user: bool) -> set[str]:
+def _list_paths(record: JobRun, *, believe_user: bool) -> set[str]:
     """The first components of the paths that the evidence names, but for those that every node has its own of."""
-    texts = _texts(record) if believe_user else _vouched_texts(record)
+    texts = _list_root_texts(record) if believe_user else _list_verified_texts(record)
     found = {match for text in texts for match in _PATH.findall(text)}
     return {path for path in found if path.split("/")[1] not in _LOCAL}
 
 
-def _hosts(record: JobRun) -> set[str]:
-    found = {host for text in _texts(record) for host in _HOST.findall(text.lower())}
+def _list_hosts(record: JobRun) -> set[str]:
+    found = {host for text in _list_root_texts(record) for host in _HOST.findall(text.lower())}
     return {host for host in found if host.rpartition(".")[2] not in _FILES}
 
 
-def _texts(record: JobRun) -> tuple[str, ...]:
+def _list_root_texts(record: JobRun) -> tuple[str, ...]:
     """The root's lines, and the input that they name."""
     found = record.diagnosis
     if found is None:
@@ -262,13 +272,13 @@ def _texts(record: JobRun) -> tuple[str, ...]:
     return (*(c.text[:_TEXT_CAP] for c in found.evidence if c.role != "cascade"), found.input_path)
 
 
-def _vouched_texts(record: JobRun) -> tuple[str, ...]:
+def _list_verified_texts(record: JobRun) -> tuple[str, ...]:
     evidence = record.diagnosis.evidence if record.diagnosis is not None else ()
     vouched = (c for c in evidence if c.source.partition(":")[0].lower() in _VOUCHED and c.role != "cascade")
     return tuple(c.text[:_TEXT_CAP] for c in vouched)
 
 
-def category_of(record: JobRun) -> str:
+def get_category(record: JobRun) -> str:
     """Of its diagnosis; "" while there is none."""
     return record.diagnosis.category if record.diagnosis is not None else ""
 

@@ -17,38 +17,38 @@ from slurmwrap.policy.requeue import RequeueSpec
 HELD_LAUNCH = "launch_failed_requeued_held"  # squeue prints it with blanks
 
 
-def held_launch(job: JobRecord) -> bool:
+def is_held_launch(job: JobRecord) -> bool:
     """Slurm holds the job since a Prolog failed."""
     return job.pending and job.restarts > 0 and job.reason.replace(" ", "_") == HELD_LAUNCH
 
 
-def failed_to_launch(case: DecisionContext) -> bool:
+def has_failed_to_launch(case: DecisionContext) -> bool:
     """This run is the one that did not get off the ground, and Slurm holds the next one."""
     job = case.job
-    return job is not None and held_launch(job) and job.restarts == case.record.restarts + 1
+    return job is not None and is_held_launch(job) and job.restarts == case.record.restarts + 1
 
 
 def decide_launch(case: DecisionContext, config: Config) -> RetryDecision:
     """What becomes of the held job. The gate's own refusals cost no budget and need no consent."""
     if case.gate:
-        return _gate(case)
+        return _decide_after_gate(case)
     where = f" on {', '.join(case.record.nodes)}" if case.record.nodes else ""
     held = f"it could not be launched{where}, and Slurm holds it"
-    if refusal := consent.refusal_of_owner(case):
+    if refusal := consent.find_owner_refusal(case):
         way = f"'scontrol release {case.record.address}' lets it start again"
         return RetryDecision(decision="stop", reason=f"{held}; not released: {refusal} ({way})")
     spent = case.ledger.spent(case.diagnosis.category)
-    if reason := consent.exhausted(case, spent, config.retry.confirmations, config):
+    if reason := consent.find_exhausted_budget(case, spent, config.retry.confirmations, config):
         return RetryDecision(decision="stop", reason=f"{held}; {reason}")
-    return _released(case, "retry_elsewhere", f"{held}; released once, to start elsewhere", case.record.nodes)
+    return _decide_release(case, "retry_elsewhere", f"{held}; released once, to start elsewhere", case.record.nodes)
 
 
-def comment_of(case: DecisionContext) -> str:
+def make_launch_comment(case: DecisionContext) -> str:
     """What stands in the job's Comment while it waits for its next run."""
     return f"{case.diagnosis.category} (slurmwrap why {case.record.address or case.record.attempt.job_id})"
 
 
-def _gate(case: DecisionContext) -> RetryDecision:
+def _decide_after_gate(case: DecisionContext) -> RetryDecision:
     nodes = case.gate_nodes or case.record.nodes[:1]  # of several nodes only one need have refused
     because = f"the Prolog gate refused {', '.join(nodes)}: {case.gate}"
     relabel = tuple(
@@ -63,12 +63,14 @@ def _gate(case: DecisionContext) -> RetryDecision:
         )
         for node in nodes
     )
-    found = _released(case, "gate", because, nodes)
+    found = _decide_release(case, "gate", because, nodes)
     return RetryDecision(decision="retry_elsewhere", reason=found.reason, actions=(*relabel, *found.actions))
 
 
-def _released(case: DecisionContext, rule: str, because: str, avoid: tuple[str, ...]) -> RetryDecision:
+def _decide_release(case: DecisionContext, rule: str, because: str, avoid: tuple[str, ...]) -> RetryDecision:
     assert case.job is not None
-    again = RequeueSpec(rule=rule, because=because, avoid=avoid if len(avoid) == 1 else (), comment=comment_of(case))
-    actions = requeue.actions(again, case.job)[1:]  # it is requeued and held already
+    again = RequeueSpec(
+        rule=rule, because=because, avoid=avoid if len(avoid) == 1 else (), comment=make_launch_comment(case)
+    )
+    actions = requeue.make_requeue_actions(again, case.job)[1:]  # it is requeued and held already
     return RetryDecision(decision="retry_elsewhere", reason=because, actions=actions)

@@ -84,7 +84,7 @@ class NodeHistory:
     exposure: tuple[Exposure, ...] = ()
 
 
-def gpu_faults_of(observation: Observation) -> tuple[GpuFault, ...]:
+def list_gpu_faults(observation: Observation) -> tuple[GpuFault, ...]:
     """What an Epilog's kernel lines say about GPUs; () for what any other hook or a user wrote."""
     found = observation.facts.get("kernel")
     if observation.context is not Context.EPILOG or not observation.node or not isinstance(found, list | tuple):
@@ -99,11 +99,11 @@ def gpu_faults_of(observation: Observation) -> tuple[GpuFault, ...]:
             uid=uid if isinstance(uid, int) else -1,
             text=text,
         )
-        for text in list(dict.fromkeys(_about_gpus(texts)))[:_LINES]
+        for text in list(dict.fromkeys(_select_gpu_lines(texts)))[:_LINES]
     )
 
 
-def _about_gpus(texts: list[str]) -> Iterable[str]:
+def _select_gpu_lines(texts: list[str]) -> Iterable[str]:
     for at, text in enumerate(texts):
         if "NVRM: The NVIDIA GPU" in text:
             yield " ".join(texts[at : at + _SPREAD])[:_CAP]
@@ -111,7 +111,7 @@ def _about_gpus(texts: list[str]) -> Iterable[str]:
             yield text[:_CAP]
 
 
-def removals_seen(
+def find_changed_removals(
     known: Iterable[Removal], out: Mapping[str, tuple[str, bool]], nodes: Iterable[str], *, now: float
 ) -> tuple[Removal, ...]:
     """Removals that began or ended since `known` (those still open) was written. `out`: node -> (Reason, ours)."""
@@ -122,7 +122,7 @@ def removals_seen(
     return (*began, *ended)
 
 
-def lifted(changed: Iterable[Removal], by_us: Mapping[str, float]) -> tuple[Repair, ...]:
+def list_lifted_drains(changed: Iterable[Removal], by_us: Mapping[str, float]) -> tuple[Repair, ...]:
     """Drains of ours that somebody else lifted: he has looked at the node. `by_us`: node -> when we last resumed it."""
     return tuple(
         Repair(node=one.node, at=one.ended, who="whoever lifted our drain", kind=LIFTED, note=one.reason)

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from slurmwrap.config import Nodes
-from slurmwrap.diagnosis.xid import XIDS, XidEvent, action_of, category_of, is_conclusive, parse_xids
+from slurmwrap.diagnosis.xid import XIDS, XidEvent, get_action, get_category, is_conclusive, parse_xids
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.model.run import StrikeRecord
 from slurmwrap.policy.node_history import CLEARED, Exposure, GpuFault, NodeFailure, NodeHistory, Repair
@@ -70,17 +70,22 @@ class NodeScore:
     why: str = ""  # why it is no worse than it is, or what made it so
 
 
-def scores(history: NodeHistory, config: Nodes, *, now: float) -> tuple[NodeScore, ...]:
+def compute_node_scores(history: NodeHistory, config: Nodes, *, now: float) -> tuple[NodeScore, ...]:
     """Every node with evidence in the window, worst first. Linear in the evidence and in the nodes."""
     since = now - config.window_days * 86400
-    repairs = _by_node(history.repairs)
-    terms = {node: _weighed(found, repairs.get(node, ()), config) for node, found in _terms(history, since).items()}
+    repairs = _group_by_node(history.repairs)
+    terms = {
+        node: _weigh_terms(found, repairs.get(node, ()), config)
+        for node, found in _collect_terms(history, since).items()
+    }
     ran = {one.node: one for one in history.exposure}
     weights = {node: sum(term.weight for term in found) for node, found in terms.items()}
     found: list[NodeScore] = []
     for _ in range(2):  # the second time without the lemons: in a small fleet one of them would hide the others
-        expected = _expected(weights, ran, frozenset(score.node for score in found if score.status == LEMON))
-        prior = _prior(weights, expected, config.prior)
+        expected = _compute_expected_weights(
+            weights, ran, frozenset(score.node for score in found if score.status == LEMON)
+        )
+        prior = _compute_prior_shape(weights, expected, config.prior)
         found = [
             _score(node, own, expected[node], prior, ran.get(node), repairs.get(node, ()), config)
             for node, own in terms.items()
@@ -96,14 +101,14 @@ def share_of(nodes: int) -> float:
 # ------------------------------------------------------------------------------------------- the addends
 
 
-def _terms(history: NodeHistory, since: float) -> dict[str, list[ScoreTerm]]:
+def _collect_terms(history: NodeHistory, since: float) -> dict[str, list[ScoreTerm]]:
     found: dict[str, list[ScoreTerm]] = defaultdict(list)
     for strike in history.strikes:
-        found[strike.node].append(_of_strike(strike))
-    for node, term in _of_gpu_faults(history.gpu_faults):
+        found[strike.node].append(_make_strike_term(strike))
+    for node, term in _make_gpu_fault_terms(history.gpu_faults):
         found[node].append(term)
     for failure in history.failures:
-        for node, term in _of_failure(failure):
+        for node, term in _make_failure_terms(failure):
             found[node].append(term)
     for removal in history.removals:
         who = "drained by slurmwrap" if removal.ours else f"out of service: {removal.reason or 'no reason given'}"
@@ -113,7 +118,7 @@ def _terms(history: NodeHistory, since: float) -> dict[str, list[ScoreTerm]]:
     return {node: terms for node, terms in recent.items() if terms}
 
 
-def _of_strike(strike: StrikeRecord) -> ScoreTerm:
+def _make_strike_term(strike: StrikeRecord) -> ScoreTerm:
     grade = "conclusive" if strike.conclusive else "suspect"
     text = f"{strike.cause}: {strike.text}" if strike.text else strike.cause
     term = ScoreTerm(
@@ -126,21 +131,21 @@ def _of_strike(strike: StrikeRecord) -> ScoreTerm:
         text=text,
     )
     if strike.cleared_at is not None:
-        return _void(term, f"cleared by {strike.cleared_by}")
-    return _void(term, f"part of incident {strike.incident}") if strike.incident else term
+        return _make_void_term(term, f"cleared by {strike.cleared_by}")
+    return _make_void_term(term, f"part of incident {strike.incident}") if strike.incident else term
 
 
-def _of_gpu_faults(faults: Iterable[GpuFault]) -> Iterable[tuple[str, ScoreTerm]]:
+def _make_gpu_fault_terms(faults: Iterable[GpuFault]) -> Iterable[tuple[str, ScoreTerm]]:
     """One term per code, GPU and job. The program's faults count only where several users met them on one GPU."""
     events = [(fault, event) for fault in faults for event in parse_xids([fault.text])]
     first = {(f.node, e.bus_id, e.code, f.job_id): (f, e) for f, e in reversed(events)}
     meeting: dict[tuple[str, str], list[GpuFault]] = defaultdict(list)
     for fault, event in first.values():
-        if _grade(event) == "application":
+        if _grade_event(event) == "application":
             meeting[fault.node, event.bus_id].append(fault)
-    shared = {gpu: _met_by_several(found) for gpu, found in meeting.items()}
+    shared = {gpu: _select_shared_faults(found) for gpu, found in meeting.items()}
     for fault, event in first.values():
-        grade = _grade(event)
+        grade = _grade_event(event)
         if not grade:
             continue
         term = ScoreTerm(
@@ -154,25 +159,27 @@ def _of_gpu_faults(faults: Iterable[GpuFault]) -> Iterable[tuple[str, ScoreTerm]
             gpu=event.bus_id,
         )
         if grade == "application" and fault not in shared[fault.node, event.bus_id]:
-            term = _void(term, f"the program's, unless {_APPLICATION_USERS} users meet it on this GPU within a day")
+            term = _make_void_term(
+                term, f"the program's, unless {_APPLICATION_USERS} users meet it on this GPU within a day"
+            )
         elif fault.incident and grade != "conclusive":
-            term = _void(term, f"part of incident {fault.incident}")
+            term = _make_void_term(term, f"part of incident {fault.incident}")
         yield fault.node, term
 
 
-def _grade(event: XidEvent) -> str:
+def _grade_event(event: XidEvent) -> str:
     """A key of WEIGHTS by the Xid table; "" where another line decides, or the code is unknown."""
     if is_conclusive(event):
         return "conclusive"
-    action = action_of(event)
+    action = get_action(event)
     if action in ("RESET", "REBOOT", "DRAIN"):
         return "suspect"
     if action == "APP":
         return "application"
-    return "noted" if action == "LOG" and category_of(event) and (event.code < 0 or event.code in XIDS) else ""
+    return "noted" if action == "LOG" and get_category(event) and (event.code < 0 or event.code in XIDS) else ""
 
 
-def _met_by_several(faults: Sequence[GpuFault]) -> set[GpuFault]:
+def _select_shared_faults(faults: Sequence[GpuFault]) -> set[GpuFault]:
     """Those within a day of which as many jobs of different users were struck on the same GPU."""
     found: set[GpuFault] = set()
     ordered = sorted(faults, key=lambda fault: fault.at)
@@ -186,7 +193,7 @@ def _met_by_several(faults: Sequence[GpuFault]) -> set[GpuFault]:
     return found
 
 
-def _of_failure(failure: NodeFailure) -> Iterable[tuple[str, ScoreTerm]]:
+def _make_failure_terms(failure: NodeFailure) -> Iterable[tuple[str, ScoreTerm]]:
     """Whole on the node that is named, or the only one; else a share on each."""
     many = len(failure.nodes) > 1
     kind = "multi_node_failure" if many else "node_failure"
@@ -206,12 +213,12 @@ def _of_failure(failure: NodeFailure) -> Iterable[tuple[str, ScoreTerm]]:
         note="" if whole else f"one of {len(blamed)} nodes",
     )
     if failure.incident:
-        term = _void(term, f"part of incident {failure.incident}")
+        term = _make_void_term(term, f"part of incident {failure.incident}")
     for node in blamed:
         yield node, term
 
 
-def _weighed(terms: Iterable[ScoreTerm], repairs: Sequence[Repair], config: Nodes) -> tuple[ScoreTerm, ...]:
+def _weigh_terms(terms: Iterable[ScoreTerm], repairs: Sequence[Repair], config: Nodes) -> tuple[ScoreTerm, ...]:
     """Oldest first: what was cleared is void, what is older than a repair weighs less, what is newer weighs more; of
     the terms of one job, before and after a repair, the heaviest counts."""
     cleared = max((r.at for r in repairs if r.kind == CLEARED), default=0.0)
@@ -221,17 +228,17 @@ def _weighed(terms: Iterable[ScoreTerm], repairs: Sequence[Repair], config: Node
     for term in sorted(terms, key=lambda t: (-t.weight, t.at)):
         key = (term.job_id, term.at > repaired)
         if term.weight and term.at <= cleared:
-            term = _void(term, f"cleared by {by[cleared].who}")
+            term = _make_void_term(term, f"cleared by {by[cleared].who}")
         elif term.weight and term.job_id and key in heaviest:
-            term = _void(term, f"job {term.job_id} counts once, with its {heaviest[key].kind}")
+            term = _make_void_term(term, f"job {term.job_id} counts once, with its {heaviest[key].kind}")
         elif term.weight:
             heaviest[key] = term
-            term = _aged(term, repaired, config) if repaired else term
+            term = _weaken_term(term, repaired, config) if repaired else term
         found.append(term)
     return tuple(sorted(found, key=lambda t: (t.at, -t.weight)))
 
 
-def _aged(term: ScoreTerm, repaired: float, config: Nodes) -> ScoreTerm:
+def _weaken_term(term: ScoreTerm, repaired: float, config: Nodes) -> ScoreTerm:
     if term.at <= repaired:
         return replace(term, weight=term.weight * config.repair_discount, note="before the repair")
     if term.kind == "removal":
@@ -239,33 +246,33 @@ def _aged(term: ScoreTerm, repaired: float, config: Nodes) -> ScoreTerm:
     return replace(term, weight=term.weight * config.relapse_factor, note="again after the repair")
 
 
-def _void(term: ScoreTerm, why: str) -> ScoreTerm:
+def _make_void_term(term: ScoreTerm, why: str) -> ScoreTerm:
     return replace(term, weight=0.0, why_not=why)
 
 
 # ------------------------------------------------------------------------------------------- the sum
 
 
-def _expected(
+def _compute_expected_weights(
     weights: Mapping[str, float], ran: Mapping[str, Exposure], lemons: frozenset[str] = frozenset()
 ) -> dict[str, float]:
     """What each node would weigh at the rate of all others but lemons: none raises what it is measured by."""
     total = sum(weight for node, weight in weights.items() if node not in lemons)
-    hours = sum(_exposed(one) for node, one in ran.items() if node not in lemons)
+    hours = sum(_compute_exposure(one) for node, one in ran.items() if node not in lemons)
     expected = {}
     for node in {**weights, **ran}:
-        own = _exposed(ran[node]) if node in ran else 0.0
+        own = _compute_exposure(ran[node]) if node in ran else 0.0
         counted = node not in lemons
         others, weight = hours - counted * own, total - counted * weights.get(node, 0.0)
         expected[node] = max(0.0, weight) / others * own if others > 0 else 0.0
     return expected
 
 
-def _exposed(ran: Exposure) -> float:
+def _compute_exposure(ran: Exposure) -> float:
     return ran.hours + ran.runs * _START_HOURS
 
 
-def _prior(weights: Mapping[str, float], expected: Mapping[str, float], usual: float) -> float:
+def _compute_prior_shape(weights: Mapping[str, float], expected: Mapping[str, float], usual: float) -> float:
     """The shape of the Gamma prior by moments: Var = E + E²/shape; from the configured one to four times it.
 
     Nodes that are alike give a high shape and are shrunk more; with few faulty nodes it is the configured one.
@@ -305,18 +312,18 @@ def _score(
         terms=terms,
         repairs=tuple(repairs),
     )
-    status, why = _status(score, counted, config)
+    status, why = _judge_status(score, counted, config)
     return replace(score, status=status, why=why)
 
 
-def _lacks(score: NodeScore, config: Nodes) -> str:
+def _find_missing_evidence(score: NodeScore, config: Nodes) -> str:
     """What of the evidence a lemon needs is not there."""
     jobs = f"{score.jobs} of {config.lemon_jobs} jobs" if score.jobs < config.lemon_jobs else ""
     users = f"{score.users} of {config.lemon_users} users" if score.users < config.lemon_users else ""
     return f"{' and '.join(part for part in (jobs, users) if part)} that it must have struck"
 
 
-def _status(score: NodeScore, counted: Sequence[ScoreTerm], config: Nodes) -> tuple[str, str]:
+def _judge_status(score: NodeScore, counted: Sequence[ScoreTerm], config: Nodes) -> tuple[str, str]:
     """The ratio alone convicts nobody: enough distinct jobs must stand behind it, and since the last repair one."""
     if not counted:
         return OK, "nothing counts against it"
@@ -333,11 +340,11 @@ def _status(score: NodeScore, counted: Sequence[ScoreTerm], config: Nodes) -> tu
     if score.conclusive >= 2:
         return LEMON, f"{score.conclusive} jobs met a conclusive fault"
     if score.jobs < config.lemon_jobs or score.users < config.lemon_users:
-        return SUSPECT, f"no lemon yet: {_lacks(score, config)}"
+        return SUSPECT, f"no lemon yet: {_find_missing_evidence(score, config)}"
     return LEMON, f"{score.jobs} jobs of {score.users} users were struck"
 
 
-def _by_node(repairs: Iterable[Repair]) -> dict[str, tuple[Repair, ...]]:
+def _group_by_node(repairs: Iterable[Repair]) -> dict[str, tuple[Repair, ...]]:
     found: dict[str, list[Repair]] = defaultdict(list)
     for repair in sorted(repairs, key=lambda one: one.at):
         found[repair.node].append(repair)

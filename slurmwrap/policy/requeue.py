@@ -36,11 +36,11 @@ class RequeueSpec:
     comment: str = ""
 
 
-def actions(again: RequeueSpec, job: JobRecord) -> tuple[PlannedAction, ...]:
+def make_requeue_actions(again: RequeueSpec, job: JobRecord) -> tuple[PlannedAction, ...]:
     """All of it for one job or array task; never for a bare array id, which would mean every task."""
     updates = (
-        *_placement(again.avoid, job),
-        *_memory(again.memory),
+        *_list_placement_updates(again.avoid, job),
+        *_list_memory_updates(again.memory),
         *_time(again.time_min),
         *_output(again.std_out),
         *_comment(again.comment, job),
@@ -74,7 +74,7 @@ def undo(key: str, record: JobRun) -> str:
     return str(values.get(key) or "")
 
 
-def suspects(diagnosis: Diagnosis, record: JobRun, blamed: str) -> tuple[str, ...]:
+def list_suspect_nodes(diagnosis: Diagnosis, record: JobRun, blamed: str) -> tuple[str, ...]:
     """The nodes the next run should avoid: the blamed one, else the only one it had."""
     if diagnosis.decision not in ("retry_elsewhere", "blacklist_input"):
         return ()
@@ -93,7 +93,7 @@ def retry_output(path: str, restarts: int) -> str:
     return str(name.with_name(f"{stem}.retry{restarts + 1}{name.suffix}"))
 
 
-def _placement(avoid: tuple[str, ...], job: JobRecord) -> Iterable[tuple[str, str, str]]:
+def _list_placement_updates(avoid: tuple[str, ...], job: JobRecord) -> Iterable[tuple[str, str, str]]:
     excluded, pinned = _names(job.exc_nodes), _names(job.req_nodes)
     added = tuple(node for node in avoid if node not in excluded)
     if added:
@@ -102,7 +102,7 @@ def _placement(avoid: tuple[str, ...], job: JobRecord) -> Iterable[tuple[str, st
         yield "ReqNodeList", "", f"it was pinned to {job.req_nodes}, which must be left"
 
 
-def _memory(memory: tuple[str, int] | None) -> Iterable[tuple[str, str, str]]:
+def _list_memory_updates(memory: tuple[str, int] | None) -> Iterable[tuple[str, str, str]]:
     if memory:
         yield memory[0], str(memory[1]), "it ran out of host memory"
 

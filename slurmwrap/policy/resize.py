@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from slurmwrap.diagnosis.build_evidence import memory_limit_mib
+from slurmwrap.diagnosis.build_evidence import compute_memory_limit_mib
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.node import Partition
 
@@ -32,7 +32,7 @@ def more_memory(job: JobRecord, peak_mib: int | None, *, factor: float, cap_mib:
 
     Both keys were seen to reach the next run's srun (Slurm 22.05); the other unit's key would break it.
     """
-    limit = memory_limit_mib(job)
+    limit = compute_memory_limit_mib(job)
     if limit is None or cap_mib <= limit:
         return None
     wanted = min(cap_mib, math.ceil(max(limit, peak_mib or 0) * factor))

@@ -15,7 +15,7 @@ from slurmwrap.model.node import Node, NodeHealth, Snapshot
 from slurmwrap.model.retry_decision import PlannedAction, Strike
 from slurmwrap.model.run import JobRun
 from slurmwrap.policy.node_history import NodeHistory
-from slurmwrap.policy.node_score import LEMON, OK, NodeScore, scores
+from slurmwrap.policy.node_score import LEMON, OK, NodeScore, compute_node_scores
 
 _VOUCHED = ("kernel", "nvml", "slurm")
 
@@ -107,7 +107,7 @@ def standings(history: NodeHistory, nodes: Iterable[Node], config: Config, *, no
     """
     members = tuple(nodes)
     known = {node.name for node in members}
-    judged = {s.node: s for s in scores(history, config.nodes, now=now) if not known or s.node in known}
+    judged = {s.node: s for s in compute_node_scores(history, config.nodes, now=now) if not known or s.node in known}
     drained = [_drained(node, judged.get(node.name), now) for node in members if drained_by_us(node)]
     gone = {one.health.node for one in drained}
     doubted = [s for s in judged.values() if s.status != OK and s.node not in gone]

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.prerun.static.entry_points import entry_points
+from slurmwrap.prerun.static.entry_points import list_entry_points
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def code_files(
 ) -> dict[str, bytes]:
     """path → content: the entry programs first, in the script's order; b"" for one that cannot be read.
 
-    `environ`: as of `entry_points`, with PYTHONPATH. `inputs`: files that the job names, of which small settings count.
+    `environ`: as of `list_entry_points`, with PYTHONPATH. `inputs`: files that the job names; small settings count.
     """
     budget = _Budget()
     entries = list(_entries(script, chdir, args, environ, 0))
@@ -150,7 +150,7 @@ def _entries(
     script: str, chdir: str, args: Sequence[str], environ: Mapping[str, str], depth: int
 ) -> Iterator[EntryPoint]:
     """Entry points of the script, of `bash -c` in it, and of the shell scripts that it starts."""
-    for entry in entry_points(script, chdir, args, environ, _not_here):
+    for entry in list_entry_points(script, chdir, args, environ, _not_here):
         yield entry
         if entry.kind == "shell" and depth < _SHELL_DEPTH and entry.path:
             content = _Budget().read(entry.path)

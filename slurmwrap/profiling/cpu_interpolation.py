@@ -51,14 +51,14 @@ def predict(curve: Sequence[CurvePoint], cpus: float) -> float | None:
     found = fit(points)
     at = bisect_left([point.cpus for point in points], cpus)
     right, left = points[at], points[max(0, at - 1)]
-    rate = found.rate(cpus) * math.exp(_left_over(found, left, right, cpus))
+    rate = found.rate(cpus) * math.exp(_interpolate_residual(found, left, right, cpus))
     if at == 0:
         return min(rate, right.steps_per_s)
     low, high = sorted((left.steps_per_s, right.steps_per_s))
     return min(max(rate, low), high)
 
 
-def _left_over(found: StepTimeFit, left: CurvePoint, right: CurvePoint, cpus: float) -> float:
+def _interpolate_residual(found: StepTimeFit, left: CurvePoint, right: CurvePoint, cpus: float) -> float:
     """The logarithm of what the fit misses, between two measured points."""
     ends = [math.log(point.steps_per_s / found.rate(point.cpus)) for point in (left, right)]
     if left.cpus == right.cpus:
@@ -71,15 +71,15 @@ def fit(points: Sequence[CurvePoint]) -> StepTimeFit:
     """The curve through `points` (one at least, all with a rate above 0) by least squares of relative errors."""
     chosen = SHARPNESS if len(points) > 2 else (USUAL,)
     # Of equally good ones the usual: the sharpness shows only where points lie about the corner.
-    tried = sorted((_solve(points, p) for p in chosen), key=lambda one: abs(math.log(one.sharpness / USUAL)))
-    return min(tried, key=lambda one: round(_miss(points, one), 5))
+    tried = sorted((_solve_fit(points, p) for p in chosen), key=lambda one: abs(math.log(one.sharpness / USUAL)))
+    return min(tried, key=lambda one: round(_compute_residual(points, one), 5))
 
 
-def _miss(points: Sequence[CurvePoint], found: StepTimeFit) -> float:
+def _compute_residual(points: Sequence[CurvePoint], found: StepTimeFit) -> float:
     return sum(math.log(point.steps_per_s / found.rate(point.cpus)) ** 2 for point in points)
 
 
-def _solve(points: Sequence[CurvePoint], p: float) -> StepTimeFit:
+def _solve_fit(points: Sequence[CurvePoint], p: float) -> StepTimeFit:
     """T**p = a + b * k**-p, linear in a and b; both at least 0."""
     scale = max(point.steps_per_s for point in points)
     times = [scale / point.steps_per_s for point in points]  # at least 1, so that powers stay in range

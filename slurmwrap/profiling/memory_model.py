@@ -40,7 +40,7 @@ class MemoryModel:
         return self.dataset_mib / self.read_mib_per_s
 
 
-def speed_at(model: MemoryModel, mem_mib: float, *, keeps: bool = False) -> float | None:
+def compute_speed(model: MemoryModel, mem_mib: float, *, keeps: bool = False) -> float | None:
     """Speed with so much memory as a share of the best, 0..1: 0 below the floor, None where the model knows too little.
 
     `keeps`: the cache keeps what it has (MinIO, CoorDL, a copy in local memory); else the kernel's page cache.
@@ -54,18 +54,18 @@ def speed_at(model: MemoryModel, mem_mib: float, *, keeps: bool = False) -> floa
     compute = model.epoch_s
     if not compute:
         return 1.0
-    cached = min(model.dataset_mib, cache_mib(model, mem_mib))
-    hits = cached if keeps else lru_hits(cached, model.dataset_mib)
+    cached = min(model.dataset_mib, compute_cache_mib(model, mem_mib))
+    hits = cached if keeps else compute_lru_hits(cached, model.dataset_mib)
     waits = hits / model.memory_mib_per_s + (model.dataset_mib - hits) / model.storage_mib_per_s
     return min(1.0, compute / waits) if waits > 0 else 1.0
 
 
-def cache_mib(model: MemoryModel, mem_mib: float) -> float:
+def compute_cache_mib(model: MemoryModel, mem_mib: float) -> float:
     """What of `mem_mib` is left for cached files: Slurm charges the page cache to the job's own limit."""
     return max(0.0, mem_mib - model.floor_mib)
 
 
-def lru_hits(cached: float, dataset: float) -> float:
+def compute_lru_hits(cached: float, dataset: float) -> float:
     """MiB of an epoch that a least-recently-used cache answers when each epoch reads all files once, in a new order.
 
     A file read at u of the last epoch and at v of this one (both uniform in 0..1) saw 1 - u of the files go by in the
@@ -78,34 +78,34 @@ def lru_hits(cached: float, dataset: float) -> float:
     return dataset * (share + (1 - share) * log(1 - share))
 
 
-def needed_mib(model: MemoryModel, *, within: float = 0.95, keeps: bool = False) -> int | None:
+def find_needed_mib(model: MemoryModel, *, within: float = 0.95, keeps: bool = False) -> int | None:
     """The least memory with `within` of the best speed; None where the model knows too little.
 
     Where even all of the data cached is not enough (or storage is fast enough without), the floor.
     """
     most = model.floor_mib + (model.dataset_mib or 0.0)
-    best = speed_at(model, most, keeps=keeps)
+    best = compute_speed(model, most, keeps=keeps)
     if best is None:
         return None
     low, high = model.floor_mib, ceil(most)
-    if (speed_at(model, low, keeps=keeps) or 0.0) >= within * best:
+    if (compute_speed(model, low, keeps=keeps) or 0.0) >= within * best:
         return low
     while high - low > 1:
         middle = (low + high) // 2
-        if (speed_at(model, middle, keeps=keeps) or 0.0) >= within * best:
+        if (compute_speed(model, middle, keeps=keeps) or 0.0) >= within * best:
             high = middle
         else:
             low = middle
     return high
 
 
-def storage_needed(model: MemoryModel, mem_mib: float, *, keeps: bool = False) -> float | None:
+def compute_needed_storage(model: MemoryModel, mem_mib: float, *, keeps: bool = False) -> float | None:
     """MiB/s of storage that keep the job at full speed with so much memory (Synergy's storage demand)."""
     if model.read_mib_per_s is None:
         return None
     if model.dataset_mib is None or not model.epoch_s:
         return model.read_mib_per_s
-    cached = min(model.dataset_mib, cache_mib(model, mem_mib))
-    hits = cached if keeps else lru_hits(cached, model.dataset_mib)
+    cached = min(model.dataset_mib, compute_cache_mib(model, mem_mib))
+    hits = cached if keeps else compute_lru_hits(cached, model.dataset_mib)
     left = model.epoch_s - hits / model.memory_mib_per_s
     return (model.dataset_mib - hits) / left if left > 0 else None

@@ -16,7 +16,7 @@ The rules (docs/profile.md gives the reasons):
 - A changed job (another variant, another GPU type): of its runs and of its pre-runs one counts on, so the confidence
   falls, and memory is not taken away before the changed job has been seen to do with less.
 - Confidence: 0 without any run; each complete run halves the doubt, each of the first three pre-runs takes a quarter;
-  half of it while the curve is in doubt. Asked for later (`as_of`) it halves with every HALF_LIFE_S of age.
+  half of it while the curve is in doubt. Asked for later (`adapt_profile`) it halves with every HALF_LIFE_S of age.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.model.cpu_curve import least_cpus
 from slurmwrap.model.resource_profile import IMPORTED, ResourceProfile
-from slurmwrap.profiling.plausible_measurement import MOST_GPUS, plausible
+from slurmwrap.profiling.plausible_measurement import MOST_GPUS, drop_implausible_values
 
 if TYPE_CHECKING:
     from slurmwrap.model.measurement import CurvePoint, Measurement
@@ -74,29 +74,31 @@ def merge(
 
     `measurement` is of one node with `measurement.gpus` GPUs; `at` in Unix seconds; `variant`: of the job that ran.
     """
-    measurement = plausible(measurement)
-    old = _carried(old or ResourceProfile(key=key), variant, gpu_type)
+    measurement = drop_implausible_values(measurement)
+    old = _carry_over(old or ResourceProfile(key=key), variant, gpu_type)
     runs = old.runs + complete
     preruns = old.preruns + (source == "prerun")
-    busy = _merged_need(_busy(old), _measured_need(measurement), old_complete=bool(old.runs), complete=complete)
+    busy = _merge_needs(
+        _get_busy_need(old), _get_measured_need(measurement), old_complete=bool(old.runs), complete=complete
+    )
     newer = at >= old.measured_at
     current = (variant or old.variant) if newer else old.variant
-    curve = _merged_curve(_curve_of(old), _measured_curve(measurement, at, variant), at)
-    need = _need(curve, busy, current, max(at, old.measured_at))
+    curve = _merge_curves(_get_curve(old), _get_measured_curve(measurement, at, variant), at)
+    need = _find_need(curve, busy, current, max(at, old.measured_at))
     return replace(
-        _told(old, measurement, newer=newer, outranks=complete or not old.runs),
+        _take_newest(old, measurement, newer=newer, outranks=complete or not old.runs),
         key=key,
         cpus_per_gpu=round(need.cpus, 2) if need else None,
         cpu_bound=need.bound if need else False,
         cpus_busy=round(busy.cpus, 2) if busy else None,
         cpus_busy_bound=busy.bound if busy else False,
-        mem_mib_per_gpu=_highest(_peak(old), _measured_memory(measurement)),
-        gpu_mem_mib=_highest(old.gpu_mem_mib, measurement.gpu_mem_peak_mib),
+        mem_mib_per_gpu=_find_highest(_get_peak(old), _get_measured_memory(measurement)),
+        gpu_mem_mib=_find_highest(old.gpu_mem_mib, measurement.gpu_mem_peak_mib),
         gpu_type=gpu_type or old.gpu_type,
         gpus_per_node=gpus_per_node if 0 < gpus_per_node <= MOST_GPUS else old.gpus_per_node,
         runs=runs,
         preruns=preruns,
-        confidence=_confidence(runs, preruns, curve.doubts),
+        confidence=_compute_confidence(runs, preruns, curve.doubts),
         source=source if newer else old.source,
         measured_at=max(at, old.measured_at),
         cpu_curve=curve.points,
@@ -109,32 +111,32 @@ def merge(
     )
 
 
-def as_of(profile: ResourceProfile, now: float, *, variant: str = "", gpu_type: str = "") -> ResourceProfile:
+def adapt_profile(profile: ResourceProfile, now: float, *, variant: str = "", gpu_type: str = "") -> ResourceProfile:
     """`profile` as it counts at `now` (Unix seconds) for a job of this variant: confidence less its age and changes."""
-    carried = _carried(profile, variant, gpu_type)
+    carried = _carry_over(profile, variant, gpu_type)
     confidence = profile.confidence
     if carried is not profile:
-        confidence = min(confidence, _confidence(carried.runs, carried.preruns, carried.curve_doubts))
+        confidence = min(confidence, _compute_confidence(carried.runs, carried.preruns, carried.curve_doubts))
     age = max(0.0, now - profile.measured_at)
     return replace(carried, confidence=round(confidence * 0.5 ** (age / HALF_LIFE_S), 3))
 
 
-def _confidence(runs: int, preruns: int, doubts: int) -> float:
+def _compute_confidence(runs: int, preruns: int, doubts: int) -> float:
     told = 1 - 0.5**runs * 0.75 ** min(preruns, 3)
     return round(told * (0.5 if doubts else 1.0), 3)
 
 
-def _carried(old: ResourceProfile, variant: str, gpu_type: str) -> ResourceProfile:
+def _carry_over(old: ResourceProfile, variant: str, gpu_type: str) -> ResourceProfile:
     """What of `old` still counts for a job of this variant on this GPU type."""
-    changed = _differ(old.variant, variant) or _differ(old.gpu_type, gpu_type)
+    changed = _is_different(old.variant, variant) or _is_different(old.gpu_type, gpu_type)
     return replace(old, runs=min(old.runs, 1), preruns=min(old.preruns, 1)) if changed else old
 
 
-def _differ(one: str, other: str) -> bool:
+def _is_different(one: str, other: str) -> bool:
     return bool(one and other and one != other)
 
 
-def _told(old: ResourceProfile, new: Measurement, *, newer: bool, outranks: bool) -> ResourceProfile:
+def _take_newest(old: ResourceProfile, new: Measurement, *, newer: bool, outranks: bool) -> ResourceProfile:
     """What is simply the newest."""
     gpus = max(1, new.gpus)
 
@@ -162,12 +164,12 @@ def _told(old: ResourceProfile, new: Measurement, *, newer: bool, outranks: bool
     )
 
 
-def _peak(old: ResourceProfile) -> int | None:
+def _get_peak(old: ResourceProfile) -> int | None:
     """Memory of an imported profile is what makes a job fast, page cache included: no peak."""
     return None if old.source == IMPORTED else old.mem_mib_per_gpu
 
 
-def _measured_memory(measurement: Measurement) -> int | None:
+def _get_measured_memory(measurement: Measurement) -> int | None:
     if measurement.mem_peak_mib is None or measurement.mem_source == "rss":
         return None
     return ceil(measurement.mem_peak_mib / max(1, measurement.gpus))
@@ -176,7 +178,7 @@ def _measured_memory(measurement: Measurement) -> int | None:
 # ------------------------------------------------------------------------------------------- CPUs by mean
 
 
-def _busy(old: ResourceProfile) -> _Need | None:
+def _get_busy_need(old: ResourceProfile) -> _Need | None:
     """The need by the mean alone; profiles of before there were curves have only that."""
     if old.cpus_busy is not None:
         return _Need(cpus=old.cpus_busy, bound=old.cpus_busy_bound)
@@ -185,7 +187,7 @@ def _busy(old: ResourceProfile) -> _Need | None:
     return None
 
 
-def _measured_need(measurement: Measurement) -> _Need | None:
+def _get_measured_need(measurement: Measurement) -> _Need | None:
     if measurement.cpus_used is None:
         return None
     had = measurement.cpus_allocated
@@ -194,15 +196,15 @@ def _measured_need(measurement: Measurement) -> _Need | None:
     return _Need(cpus=per_gpu if bound else per_gpu * CPU_MARGIN, bound=bound)
 
 
-def _merged_need(known: _Need | None, new: _Need | None, *, old_complete: bool, complete: bool) -> _Need | None:
+def _merge_needs(known: _Need | None, new: _Need | None, *, old_complete: bool, complete: bool) -> _Need | None:
     if known is None or new is None:
         return new or known
     if old_complete != complete:  # the one of complete runs outranks
         return known if old_complete else new
-    return _both(known, new)
+    return _take_greater(known, new)
 
 
-def _both(known: _Need, new: _Need) -> _Need:
+def _take_greater(known: _Need, new: _Need) -> _Need:
     if known.bound != new.bound:
         free, least = (new, known) if known.bound else (known, new)
         return least if least.cpus > free.cpus else free
@@ -212,7 +214,7 @@ def _both(known: _Need, new: _Need) -> _Need:
 # ------------------------------------------------------------------------------------------- CPUs by a curve
 
 
-def _curve_of(old: ResourceProfile) -> _Curve:
+def _get_curve(old: ResourceProfile) -> _Curve:
     return _Curve(
         points=old.cpu_curve,
         end=old.cpu_curve_end,
@@ -222,7 +224,7 @@ def _curve_of(old: ResourceProfile) -> _Curve:
     )
 
 
-def _measured_curve(measurement: Measurement, at: float, variant: str) -> _Curve:
+def _get_measured_curve(measurement: Measurement, at: float, variant: str) -> _Curve:
     """Per GPU. Of a trial on several GPUs only the counts that every GPU gets the same share of."""
     gpus = max(1, measurement.gpus)
     points = tuple(
@@ -233,7 +235,7 @@ def _measured_curve(measurement: Measurement, at: float, variant: str) -> _Curve
     return _Curve(points=points, end=measurement.cpu_curve_end if points else "", at=at, variant=variant)
 
 
-def _merged_curve(old: _Curve, new: _Curve, at: float) -> _Curve:
+def _merge_curves(old: _Curve, new: _Curve, at: float) -> _Curve:
     """`new`, unless it is the first to contradict an `old` one that still holds."""
     if not new.points:
         return old
@@ -241,20 +243,20 @@ def _merged_curve(old: _Curve, new: _Curve, at: float) -> _Curve:
         return new
     if new.at < old.at:
         return old
-    stale = at - old.at > HALF_LIFE_S or _differ(old.variant, new.variant)
+    stale = at - old.at > HALF_LIFE_S or _is_different(old.variant, new.variant)
     agrees = abs((least_cpus(old.points) or 0) - (least_cpus(new.points) or 0)) <= AGREE_CPUS
     return new if stale or agrees or old.doubts else replace(old, doubts=1)
 
 
-def _need(curve: _Curve, busy: _Need | None, variant: str, now: float) -> _Need | None:
+def _find_need(curve: _Curve, busy: _Need | None, variant: str, now: float) -> _Need | None:
     least = least_cpus(curve.points)
     if least is None:
         return busy
     top = max(point.cpus for point in curve.points)
     by_curve = _Need(cpus=float(least), bound=least == top and len(curve.points) > 1 and curve.end not in _SATURATED)
-    holds = not curve.doubts and not _differ(curve.variant, variant) and now - curve.at <= HALF_LIFE_S
-    return by_curve if holds or busy is None else _both(by_curve, busy)
+    holds = not curve.doubts and not _is_different(curve.variant, variant) and now - curve.at <= HALF_LIFE_S
+    return by_curve if holds or busy is None else _take_greater(by_curve, busy)
 
 
-def _highest(*values: int | None) -> int | None:
+def _find_highest(*values: int | None) -> int | None:
     return max((value for value in values if value is not None), default=None)

@@ -21,13 +21,13 @@ _ENDS = ("", "allocation", "workers", "pinned", "time")
 _RESOURCES = 16  # kinds of stressors
 
 
-def plausible(measurement: Measurement) -> Measurement:
+def drop_implausible_values(measurement: Measurement) -> Measurement:
     """`measurement` without what no run can have measured; the very same where nothing is wrong with it."""
-    changed = {name: None for name in _NUMBERS if not _is_amount(getattr(measurement, name), _most(name))}
+    changed = {name: None for name in _NUMBERS if not _is_amount(getattr(measurement, name), _get_upper_bound(name))}
     rate = measurement.steps_per_s
     if rate is not None and not SLOWEST <= rate <= FASTEST:
         changed["steps_per_s"] = None
-    points = _points(measurement.cpu_curve)
+    points = _drop_duplicate_points(measurement.cpu_curve)
     sound = replace(
         measurement,
         **changed,
@@ -36,7 +36,7 @@ def plausible(measurement: Measurement) -> Measurement:
         mem_source=measurement.mem_source if measurement.mem_source in _MEMORY else "",
         cpu_curve=points,
         cpu_curve_end=measurement.cpu_curve_end if points and measurement.cpu_curve_end in _ENDS else "",
-        sensitivity=_sensitivity(measurement.sensitivity),
+        sensitivity=_select_plausible_sensitivity(measurement.sensitivity),
     )
     return measurement if sound == measurement else sound
 
@@ -45,7 +45,7 @@ def plausible(measurement: Measurement) -> Measurement:
 _NUMBERS = tuple(f.name for f in fields(Measurement) if f.default is None)
 
 
-def _most(name: str) -> float:
+def _get_upper_bound(name: str) -> float:
     if name in _SHARES:
         return 1.0
     return MOST_CPUS if name in ("cpus_used", "cpus_allocated", "loader_workers") else MOST
@@ -55,7 +55,7 @@ def _is_amount(value: float | None, most: float) -> bool:
     return value is None or 0 <= value <= most
 
 
-def _points(curve: tuple[CurvePoint, ...]) -> tuple[CurvePoint, ...]:
+def _drop_duplicate_points(curve: tuple[CurvePoint, ...]) -> tuple[CurvePoint, ...]:
     """One point per count of CPUs."""
     sound = {
         point.cpus: point
@@ -68,7 +68,7 @@ def _points(curve: tuple[CurvePoint, ...]) -> tuple[CurvePoint, ...]:
     return tuple(sound.values())
 
 
-def sound_surface(surface: tuple[SpeedPoint, ...]) -> bool:
+def is_plausible_surface(surface: tuple[SpeedPoint, ...]) -> bool:
     """Whether every point can have been measured, and there are no more than somebody would measure."""
     return len(surface) <= MOST_POINTS and all(
         0 < point.cpus <= MOST_CPUS and 0 < point.mem_mib <= MOST and SLOWEST <= point.speed <= FASTEST
@@ -76,6 +76,6 @@ def sound_surface(surface: tuple[SpeedPoint, ...]) -> bool:
     )
 
 
-def _sensitivity(told: Mapping[str, float]) -> Mapping[str, float]:
+def _select_plausible_sensitivity(told: Mapping[str, float]) -> Mapping[str, float]:
     kept = [(name, slower) for name, slower in told.items() if name.isidentifier() and 0 <= slower <= MOST]
     return {name: slower for name, slower in kept if len(name) <= 32} if len(kept) <= _RESOURCES else {}

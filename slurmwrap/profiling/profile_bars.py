@@ -32,7 +32,7 @@ class ProfileBar:
     chosen: bool = False
 
 
-def bars(
+def format_bars(
     points: Sequence[ProfileBar], *, head: tuple[str, str], columns: int, unicode: bool, style: Style | None = None
 ) -> list[str]:
     """One line per point, the longest bar as long as `columns` allow. `head`: names of label and value."""
@@ -40,7 +40,9 @@ def bars(
         return []
     paint = style or (lambda text, _: text)
     names = [point.label for point in points]
-    values = [_number(point.value) + (f" ±{100 * point.spread:.0f} %" if point.spread else "") for point in points]
+    values = [
+        _format_number(point.value) + (f" ±{100 * point.spread:.0f} %" if point.spread else "") for point in points
+    ]
     if not unicode:
         values = [value.replace("±", "+-") for value in values]
     left, right = max(map(len, [head[0], *names])), max(map(len, values))
@@ -49,13 +51,13 @@ def bars(
     top = max(point.value for point in points) or 1.0
     lines = [f"  {head[0]:>{left}}  {head[1]:>{right}}".rstrip()]
     for point, name, value in zip(points, names, values, strict=True):
-        bar = _bar(point.value / top, room, unicode)
+        bar = _format_bar(point.value / top, room, unicode)
         drawn = paint(bar, "green") + mark if point.chosen else bar
         lines.append(f"  {name:>{left}}  {value:>{right}}  {drawn}".rstrip())
     return lines
 
 
-def cpu_points(profile: ResourceProfile) -> list[ProfileBar]:
+def list_cpu_points(profile: ResourceProfile) -> list[ProfileBar]:
     """The CPU curve; the least CPUs within 5 % of the best are the chosen ones."""
     least = least_cpus(profile.cpu_curve)
     return [
@@ -64,7 +66,7 @@ def cpu_points(profile: ResourceProfile) -> list[ProfileBar]:
     ]
 
 
-def _bar(share: float, room: int, unicode: bool) -> str:
+def _format_bar(share: float, room: int, unicode: bool) -> str:
     share = min(1.0, max(0.0, share))
     if not share:
         return ""
@@ -74,5 +76,5 @@ def _bar(share: float, room: int, unicode: bool) -> str:
     return "█" * full + _EIGHTHS[rest].strip()
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"

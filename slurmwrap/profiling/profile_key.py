@@ -72,19 +72,19 @@ def derive_variant(request: JobRequest) -> str:
     """
     text = request.script.content[:_TEXT_CAP].decode("utf-8", "replace")
     body = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
-    words = [_given(word, request.args) for word in _WORD.findall(body)]
-    found = set(_shaping([*words, "--", *request.args]))
+    words = [_substitute_arguments(word, request.args) for word in _WORD.findall(body)]
+    found = set(_list_shaping_words([*words, "--", *request.args]))
     return _digest(sorted(found))[:12] if found else ""
 
 
-def _given(word: str, args: Sequence[str]) -> str:
+def _substitute_arguments(word: str, args: Sequence[str]) -> str:
     """`word` with the script's own arguments in place of $1 to $9."""
     if "$" not in word:
         return word
     return re.sub(r"\$\{?([1-9])\}?", lambda m: args[int(m[1]) - 1] if len(args) >= int(m[1]) else m[0], word)
 
 
-def _shaping(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _list_shaping_words(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     """(name, value) of each word that sets what a step costs."""
     for word, following in zip(words, [*words[1:], ""], strict=True):
         name, equals, value = word.partition("=")
@@ -107,7 +107,9 @@ _OF_THE_LOGIN = frozenset(
 _OF_THE_LOGINS = ("SSH_", "TERM", "VTE_", "GSUB_", "VSCODE_", "KRB5")
 
 
-def fingerprint(request: JobRequest, files: Mapping[str, bytes], environ: Mapping[str, str] | None = None) -> str:
+def compute_fingerprint(
+    request: JobRequest, files: Mapping[str, bytes], environ: Mapping[str, str] | None = None
+) -> str:
     """64 hexadecimal digits over script, arguments, options that matter, environment of the code, and `files`.
 
     `files`: contents by path of the programs that the script starts and of the modules that they import. `environ`:
@@ -121,14 +123,19 @@ def fingerprint(request: JobRequest, files: Mapping[str, bytes], environ: Mappin
         request.chdir,
         sorted((option, value or "") for option, value in in_force.items() if option not in _WITHOUT_EFFECT),
         [(name, known.get(name, "")) for name in _CODE_VARIABLES],
-        *([named] if (named := _named_variables(request, files, known)) else []),
+        *([named] if (named := _list_named_variables(request, files, known)) else []),
         sorted((path, sha256_hex(content)) for path, content in files.items()),
-        [request.own.prerun_command, request.own.prerun_gpus, *request.components, *_of_plugins(request, known)],
+        [
+            request.own.prerun_command,
+            request.own.prerun_gpus,
+            *request.components,
+            *_list_plugin_settings(request, known),
+        ],
     ]
     return _digest(parts)
 
 
-def _named_variables(
+def _list_named_variables(
     request: JobRequest, files: Mapping[str, bytes], known: Mapping[str, str]
 ) -> list[tuple[str, str]]:
     """The caller's variables that the script (`$LR`) or its programs (`os.environ["LR"]`) read by name."""
@@ -142,13 +149,13 @@ def _is_of_no_matter(name: str) -> bool:
     return name in _OF_THE_LOGIN or name in _CODE_VARIABLES or name.startswith((*_OF_THE_LOGINS, "SLURM"))
 
 
-def _of_plugins(request: JobRequest, environ: Mapping[str, str]) -> list[str]:
+def _list_plugin_settings(request: JobRequest, environ: Mapping[str, str]) -> list[str]:
     """What site plugins are told, which may be the container that all runs in: every word of it, and its variables."""
     words = [f"--{s.option}={s.value}" for s in request.settings if s.option in request.plugin_options]
     return words + sorted(f"{name}={value}" for name, value in environ.items() if _PLUGIN_VARIABLE in name)
 
 
-def sweep_group(request: JobRequest, code: Mapping[str, bytes], environ: Mapping[str, str]) -> str:
+def compute_sweep_group(request: JobRequest, code: Mapping[str, bytes], environ: Mapping[str, str]) -> str:
     """What the jobs of a sweep share: all of `fingerprint` but the arguments, and the whole environment of the caller,
     since one pre-run that speaks for several jobs runs in the environment of the first. `code`: without files that
     only hold settings."""
@@ -158,7 +165,7 @@ def sweep_group(request: JobRequest, code: Mapping[str, bytes], environ: Mapping
         if name not in _OF_THE_LOGIN and not name.startswith(_OF_THE_LOGINS)
     )
     steps = [] if request.own.prerun_steps is None else [request.own.prerun_steps]
-    return _digest([fingerprint(replace(request, args=()), code, environ), whole, *steps])
+    return _digest([compute_fingerprint(replace(request, args=()), code, environ), whole, *steps])
 
 
 def profile_key_of(uid: int, key: str) -> str:

@@ -50,7 +50,7 @@ class Event:
     fields: tuple[tuple[str, str], ...] = ()
 
 
-def judged(record: JobRun) -> Event:
+def make_judged_event(record: JobRun) -> Event:
     """A run that ended, why, and what was decided."""
     diagnosis = record.diagnosis
     category = diagnosis.category if diagnosis else "unknown"
@@ -70,46 +70,48 @@ def judged(record: JobRun) -> Event:
     )
 
 
-def acted(action: ActionRecord) -> Event:
+def make_acted_event(action: ActionRecord) -> Event:
     """A change of Slurm that was made."""
     change = f"{action.verb} {action.target} {action.key}{'=' if action.key else ''}{action.value}".rstrip()
-    return Event(kind=EventKind.ACTED, text=f"done: {change}", fields=_of_action(action))
+    return Event(kind=EventKind.ACTED, text=f"done: {change}", fields=_list_action_fields(action))
 
 
-def not_acted(action: ActionRecord) -> Event:
+def make_refused_action_event(action: ActionRecord) -> Event:
     """One that Slurm refused."""
     text = f"not done: {action.verb} {action.target} {action.key}: {action.error}"
-    return Event(kind=EventKind.NOT_ACTED, text=text, fields=(*_of_action(action), ("SLURMWRAP_ERROR", action.error)))
+    return Event(
+        kind=EventKind.NOT_ACTED, text=text, fields=(*_list_action_fields(action), ("SLURMWRAP_ERROR", action.error))
+    )
 
 
-def refused(count: int) -> Event:
+def make_rejected_files_event(count: int) -> Event:
     """Spool files that were not believed."""
     text = f"{count} spool files were not believed and set aside"
     return Event(kind=EventKind.REFUSED, text=text, fields=(("SLURMWRAP_COUNT", str(count)),))
 
 
-def error(text: str) -> Event:
+def make_error_event(text: str) -> Event:
     """What one pass could not do."""
     return Event(kind=EventKind.ERROR, text=f"error: {text}")
 
 
-def passed(judged: int, applied: int, waiting: int) -> Event:
+def make_pass_event(judged: int, applied: int, waiting: int) -> Event:
     """The sum of one pass."""
     text = f"{judged} runs judged, {applied} actions done, {waiting} waiting"
     return Event(kind=EventKind.PASSED, text=text)
 
 
-def late(what: str, text: str) -> Event:
+def make_overdue_event(what: str, text: str) -> Event:
     """The watchdog's: `what` should have been heard of."""
     return Event(kind=EventKind.ERROR, text=text, fields=(("SLURMWRAP_LATE", what),))
 
 
-def note(text: str) -> Event:
+def make_note_event(text: str) -> Event:
     """Anything else."""
     return Event(kind=EventKind.NOTE, text=text)
 
 
-def _of_action(action: ActionRecord) -> tuple[tuple[str, str], ...]:
+def _list_action_fields(action: ActionRecord) -> tuple[tuple[str, str], ...]:
     known = {
         _TARGETS.get(action.verb, "SLURM_JOB_ID"): action.target,
         "SLURMWRAP_RULE": action.rule,
@@ -145,11 +147,11 @@ class EventLog:
         if self._journal is None:
             self._voice.say(event.text)
         elif self._journal.send(record_of(event)):
-            self._own_up(self._journal)
+            self._report_lost(self._journal)
         elif self._both:
             self._voice.say(event.text)
 
-    def _own_up(self, journal: Journal) -> None:
+    def _report_lost(self, journal: Journal) -> None:
         """Says once how much was lost before."""
         lost = journal.lost
         if lost and not self._both:
@@ -165,7 +167,7 @@ class EventLog:
 
     def note(self, text: str) -> None:
         """For who only knows texts."""
-        self.tell(note(text))
+        self.tell(make_note_event(text))
 
 
 def record_of(event: Event) -> Fields:

@@ -13,8 +13,8 @@ from slurmwrap.model.run import WAITING_RULES, ActionRecord, JobRun
 from slurmwrap.policy import action_status, requeue
 from slurmwrap.policy.action_status import ActionState
 from slurmwrap.policy.strikes import fleet_of
-from slurmwrap.reconcile.judge_run import submission_of
-from slurmwrap.reconcile.reconcile_context import ReconcilePass, mute, muted
+from slurmwrap.reconcile.judge_run import find_submission
+from slurmwrap.reconcile.reconcile_context import ReconcilePass, is_muted, mute_user
 
 _UNDONE = "the update was refused, so what it had is put back"
 
@@ -22,37 +22,37 @@ _UNDONE = "the update was refused, so what it had is put back"
 def finish(record: JobRun, job: JobRecord | None, run: ReconcilePass) -> None:
     """Intends and does what was decided, tells the owner, and takes the run off the to-do list."""
     store = run.edges.store
-    actions = _after_the_end(store.actions(record.attempt), run)
+    actions = _drop_waiting_actions(store.actions(record.attempt), run)
     if not any(action.done_at is not None for action in actions):
         # Being killed while intending leaves some unwritten: the plan was stored with the diagnosis and adds the rest.
-        actions = _intend(record, actions, run)
+        actions = _store_intentions(record, actions, run)
     open_ones = [action for action in actions if action.done_at is None and action.mode == "act"]
-    if open_ones and not _act(record, open_ones, run):
+    if open_ones and not _execute_actions(record, open_ones, run):
         return
     if _was_refused(record, run):
         record = replace(record, resize_refused=True)
     record = replace(record, planned=())
-    if not _tell(record, run):
+    if not _publish_outcome(record, run):
         return
     store.settle(record)
     run.book.settled.add(record.attempt)
 
 
-def _intend(record: JobRun, known: Sequence[ActionRecord], run: ReconcilePass) -> tuple[ActionRecord, ...]:
+def _store_intentions(record: JobRun, known: Sequence[ActionRecord], run: ReconcilePass) -> tuple[ActionRecord, ...]:
     for ruled in record.planned:
-        run.edges.store.intend(record.attempt, ruled, _mode(ruled, run), run.now)
-    return _after_the_end(run.edges.store.actions(record.attempt), run) if record.planned else tuple(known)
+        run.edges.store.intend(record.attempt, ruled, _get_mode(ruled, run), run.now)
+    return _drop_waiting_actions(run.edges.store.actions(record.attempt), run) if record.planned else tuple(known)
 
 
-def _after_the_end(actions: Sequence[ActionRecord], run: ReconcilePass) -> tuple[ActionRecord, ...]:
+def _drop_waiting_actions(actions: Sequence[ActionRecord], run: ReconcilePass) -> tuple[ActionRecord, ...]:
     """Without those that were about the job while it waited; what of them is not done is void now."""
     for action in actions:
         if action.rule in WAITING_RULES and action.done_at is None and action.mode == "act":
-            _tick_off(action, "the job waits no longer", run)
+            _mark_done(action, "the job waits no longer", run)
     return tuple(action for action in actions if action.rule not in WAITING_RULES)
 
 
-def _mode(ruled: PlannedAction, run: ReconcilePass) -> str:
+def _get_mode(ruled: PlannedAction, run: ReconcilePass) -> str:
     if ruled.rule == "gate":
         return "act"  # the gate refused, so it did act: what it caused is put right whatever the rule says now
     mode = run.edges.config.mode_of(ruled.rule)
@@ -67,11 +67,11 @@ def _was_refused(record: JobRun, run: ReconcilePass) -> bool:
     return any(action.because == _UNDONE for action in found)
 
 
-def _act(record: JobRun, actions: Sequence[ActionRecord], run: ReconcilePass) -> bool:
+def _execute_actions(record: JobRun, actions: Sequence[ActionRecord], run: ReconcilePass) -> bool:
     """Does the actions in order; False when some must wait for a later pass."""
     for action in actions:
         if action.verb == Verb.BLOCK_INPUT.value:
-            _tick_off(action, "", run)  # the block itself was stored with the diagnosis
+            _mark_done(action, "", run)  # the block itself was stored with the diagnosis
         elif action.verb == Verb.DRAIN.value:
             _drain(action, record, run)
     others = (Verb.BLOCK_INPUT.value, Verb.DRAIN.value)
@@ -81,8 +81,8 @@ def _act(record: JobRun, actions: Sequence[ActionRecord], run: ReconcilePass) ->
 def _drain(action: ActionRecord, record: JobRun, run: ReconcilePass) -> None:
     run.forget_snapshot()  # the cap and other people's drains are looked at as they are now
     fleet = fleet_of(run.snapshot(), record.partition)
-    found = action_status.of_drain(action, fleet, run.edges.config.placement.exclude_cap)
-    _settle(action, found, run)
+    found = action_status.get_status_of_drain(action, fleet, run.edges.config.placement.exclude_cap)
+    _settle_action(action, found, run)
     run.forget_snapshot()
     run.dirty = True
 
@@ -93,22 +93,24 @@ def _run_again(record: JobRun, steps: Sequence[ActionRecord], run: ReconcilePass
     check = True
     for step in steps:
         if check:
-            found = action_status.of_job(step, record, run.edges.slurm.job(record.address), run.edges.clock.now())
+            found = action_status.get_status_of_job_action(
+                step, record, run.edges.slurm.job(record.address), run.edges.clock.now()
+            )
         else:
             found = action_status.ActionStatus(due=ActionState.NOW)
         if found.due is ActionState.LATER:
             run.summary.waiting += 1
             return False
-        if found.due is ActionState.NOW and step.key in requeue.SIZES and muted(record.uid, run):
+        if found.due is ActionState.NOW and step.key in requeue.SIZES and is_muted(record.uid, run):
             return False
-        error = _settle(step, found, run, record)
+        error = _settle_action(step, found, run, record)
         if error is None:
             return False
         check = found.due is not ActionState.NOW or (bool(error) and step.verb == Verb.REQUEUEHOLD.value)
     return True
 
 
-def _settle(
+def _settle_action(
     action: ActionRecord, found: action_status.ActionStatus, run: ReconcilePass, record: JobRun | None = None
 ) -> str | None:
     """Does it if it is due, and ticks it off; returns Slurm's refusal. SlurmUnreachable leaves it for the next pass,
@@ -120,7 +122,7 @@ def _settle(
     if error and record is not None and action.key in requeue.SIZES and action.because != _UNDONE:
         error = error if _undo(action, record, run) else None
     if error is not None:
-        _tick_off(action, error or found.why, run)
+        _mark_done(action, error or found.why, run)
     return error
 
 
@@ -130,13 +132,13 @@ def _ask(action: ActionRecord, record: JobRun | None, run: ReconcilePass) -> str
     sized = record is not None and action.key in requeue.SIZES and run.edges.scope.user is None
     owner = record.uid if sized and record is not None else None
     try:
-        run.edges.slurm.apply(_as_action(action), owner=owner)
+        run.edges.slurm.apply(_to_slurm_action(action), owner=owner)
     except SlurmUnreachable as away:
         if owner is None:
             raise
         run.edges.slurm.job(action.target)  # raises where it is the controller that does not answer
         again = owner in run.book.muted
-        mute(owner, run)
+        mute_user(owner, run)
         return str(away) if again else None
     except SlurmError as refused:
         return str(refused) or "refused"
@@ -152,27 +154,27 @@ def _undo(step: ActionRecord, record: JobRun, run: ReconcilePass) -> bool:
     number = run.edges.store.intend(record.attempt, PlannedAction(rule=step.rule, action=back), "act", run.now)
     known = run.edges.store.actions(record.attempt)
     found = next(a for a in known if a.action_id == number)
-    return _settle(found, action_status.ActionStatus(due=ActionState.NOW), run, record) is not None
+    return _settle_action(found, action_status.ActionStatus(due=ActionState.NOW), run, record) is not None
 
 
-def _tick_off(action: ActionRecord, error: str, run: ReconcilePass) -> None:
+def _mark_done(action: ActionRecord, error: str, run: ReconcilePass) -> None:
     now = run.edges.clock.now()
     run.edges.store.done(action.action_id, now, error)
     done = replace(action, done_at=now, error=error)
     (run.summary.given_up if error else run.summary.applied).append(done)
 
 
-def _as_action(action: ActionRecord) -> SlurmAction:
+def _to_slurm_action(action: ActionRecord) -> SlurmAction:
     return SlurmAction(
         verb=Verb(action.verb), target=action.target, key=action.key, value=action.value, because=action.because
     )
 
 
-def _tell(record: JobRun, run: ReconcilePass) -> bool:
+def _publish_outcome(record: JobRun, run: ReconcilePass) -> bool:
     """Seals the outcome for its owner where there is one worth telling; False to try again in the next pass."""
     publisher = run.edges.publisher
     assert record.diagnosis is not None
-    if publisher is None or (record.diagnosis.category == "success" and submission_of(record, run) is None):
+    if publisher is None or (record.diagnosis.category == "success" and find_submission(record, run) is None):
         return True
     if not run.telling:
         return False

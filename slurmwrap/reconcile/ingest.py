@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
-from slurmwrap.diagnosis.build_evidence import of_run
+from slurmwrap.diagnosis.build_evidence import select_observations_of_run
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.blocked_input import BlockedInput
 from slurmwrap.model.observation import Context, Observation
@@ -18,7 +18,7 @@ from slurmwrap.model.run import JobRun, PrerunRecord
 from slurmwrap.model.spool_entry import RejectedEntry, SpoolEntry
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome
-from slurmwrap.policy.blocked_inputs import actions_of
+from slurmwrap.policy.blocked_inputs import make_block_actions
 from slurmwrap.policy.run_from_slurm import record_of, run_of_hooks
 from slurmwrap.protocols import Store
 from slurmwrap.reconcile.reconcile_context import IngestReport, Services, SlurmJobs, Unpack, learn
@@ -38,24 +38,26 @@ def ingest(edges: Services, cluster: str, words: SlurmJobs) -> IngestReport:
     for spool in edges.spools:
         waiting = iter(spool.collect(LIMIT))
         while batch := list(islice(waiting, BATCH)):
-            words.know(_ids(batch))
+            words.know(_list_job_ids(batch))
             with edges.store.transaction():
-                handled = [_one(collected, edges, cluster, words, report) for collected in batch]
+                handled = [_ingest_entry(collected, edges, cluster, words, report) for collected in batch]
                 _open_unseen(handled, edges.store, cluster, words)
             report.blocked += sum(_block_from_prerun(one, edges) for one in handled)
             spool.discard(handled)
     return report
 
 
-def _ids(batch: Sequence[SpoolEntry]) -> set[int]:
+def _list_job_ids(batch: Sequence[SpoolEntry]) -> set[int]:
     return {one.item.job_id for one in batch if isinstance(one.item, Observation)}
 
 
-def _one(collected: SpoolEntry, edges: Services, cluster: str, words: SlurmJobs, report: IngestReport) -> SpoolEntry:
+def _ingest_entry(
+    collected: SpoolEntry, edges: Services, cluster: str, words: SlurmJobs, report: IngestReport
+) -> SpoolEntry:
     """Stores one file; a refused one comes back as RejectedEntry, which the spool keeps apart."""
     item = collected.item
     if isinstance(item, Observation):
-        reason = _refusal(item, edges, cluster, words)
+        reason = _find_refusal(item, edges, cluster, words)
         if not reason:
             new = edges.store.ingest(item)
             report.kept, report.known = report.kept + new, report.known + (not new)
@@ -67,7 +69,7 @@ def _one(collected: SpoolEntry, edges: Services, cluster: str, words: SlurmJobs,
     return replace(collected, item=item)
 
 
-def _refusal(item: Observation, edges: Services, cluster: str, words: SlurmJobs) -> str:
+def _find_refusal(item: Observation, edges: Services, cluster: str, words: SlurmJobs) -> str:
     """Why an observation is not believed; "" when it is."""
     if item.cluster != cluster and edges.scope.user is None:
         return f"it is about another cluster, not {cluster}"
@@ -76,15 +78,15 @@ def _refusal(item: Observation, edges: Services, cluster: str, words: SlurmJobs)
     if item.context is Context.SLURM:
         return "Slurm's word does not arrive here"
     try:
-        claim = _claim(item, edges.unpack)
+        claim = _read_claim(item, edges.unpack)
     except ValueError as error:
         return f"it is no {item.context.value} record: {str(error)[:100]}"
-    if not _possible(claim):
+    if not _is_possible(claim):
         return "its numbers cannot be true"
-    return _not_his(item, claim, edges, cluster, words)
+    return _find_foreign_claim(item, claim, edges, cluster, words)
 
 
-def _possible(claim: Submission | PrerunRecord) -> bool:
+def _is_possible(claim: Submission | PrerunRecord) -> bool:
     """Sums and dates of everybody's report are made of these: one number near a float's end would be the end of it."""
     amounts: list[float] = [claim.gpus]
     if isinstance(claim, PrerunRecord):
@@ -92,13 +94,13 @@ def _possible(claim: Submission | PrerunRecord) -> bool:
     return 0 <= claim.at < LATEST and all(0 <= amount <= MOST for amount in amounts)
 
 
-def _claim(item: Observation, unpack: Unpack) -> Submission | PrerunRecord:
+def _read_claim(item: Observation, unpack: Unpack) -> Submission | PrerunRecord:
     if item.context is Context.SUBMIT:
         return unpack(Submission, item.facts.get("submission") or {})
     return unpack(PrerunRecord, item.facts.get("prerun") or {})
 
 
-def _not_his(
+def _find_foreign_claim(
     item: Observation, claim: Submission | PrerunRecord, edges: Services, cluster: str, words: SlurmJobs
 ) -> str:
     """A user speaks of his own jobs only: the seal's uid must be the one Slurm says the job belongs to.
@@ -114,13 +116,13 @@ def _not_his(
         return "it is about another job than it says"
     if item.cluster != cluster:
         return ""
-    owners = {_owner(job_id, item.cluster, edges.store, words) for job_id in jobs if job_id is not None}
+    owners = {_find_owner(job_id, item.cluster, edges.store, words) for job_id in jobs if job_id is not None}
     if edges.scope.user is not None and owners <= {None, sealed}:
         return ""
     return "" if owners - {None} == {sealed} else "Slurm does not say that the job is his"
 
 
-def _owner(job_id: int, cluster: str, store: Store, words: SlurmJobs) -> int | None:
+def _find_owner(job_id: int, cluster: str, store: Store, words: SlurmJobs) -> int | None:
     """By Slurm, else by what was remembered of Slurm or root's word."""
     found = words.owner(job_id)
     if found is not None:
@@ -133,19 +135,19 @@ def _owner(job_id: int, cluster: str, store: Store, words: SlurmJobs) -> int | N
 def _unpack(item: Observation, edges: Services, cluster: str, report: IngestReport, new: bool) -> None:
     if item.context not in (Context.SUBMIT, Context.PRERUN):
         return
-    claim = _claim(item, edges.unpack)
+    claim = _read_claim(item, edges.unpack)
     if isinstance(claim, Submission):
         edges.store.save_submission(claim)
         report.submitted |= {claim.job_id} if claim.cluster == cluster else set()
         return
-    told = _told_before(claim, edges.store)
+    told = _find_earlier_report(claim, edges.store)
     if told is None or claim.changes or claim.released or not (told.changes or told.released):
         edges.store.save_prerun(claim)
     if new and (told is None or told.verdict.measurement is None):
         report.profiles += _learn_from_prerun(claim, edges)
 
 
-def _told_before(claim: PrerunRecord, store: Store) -> PrerunRecord | None:
+def _find_earlier_report(claim: PrerunRecord, store: Store) -> PrerunRecord | None:
     """The record of this very pre-run that is stored already. One that decides on a job reports twice, before it acts
     and with what came of it (gsub/apply_verdict.py); the two may arrive in any order, and its measurement counts
     once."""
@@ -194,7 +196,7 @@ def _block_from_prerun(one: SpoolEntry, edges: Services) -> bool:
     )
     mode = edges.config.mode_of("block_input")
     if mode != "act":
-        edges.store.intend(None, actions_of((blocked,))[0], mode, record.at)  # what would have been done
+        edges.store.intend(None, make_block_actions((blocked,))[0], mode, record.at)  # what would have been done
         return False
     edges.store.block_input(blocked)
     return True
@@ -213,12 +215,12 @@ def _open_unseen(handled: Sequence[SpoolEntry], store: Store, cluster: str, word
         known = list(store.attempts(cluster=cluster, job_id=job_id))
         if job is not None and not job.pending:
             known.append(record_of(job, cluster))
-        unseen = [o for o in observations if not _covered(o, known, forgotten=job is None)]
-        for run in _runs(unseen):
+        unseen = [o for o in observations if not _is_covered(o, known, forgotten=job is None)]
+        for run in _split_into_runs(unseen):
             store.save_attempt(run_of_hooks(cluster, job_id, run, before=job.submit_time if job is not None else None))
 
 
-def _runs(observations: Sequence[Observation]) -> Iterable[Sequence[Observation]]:
+def _split_into_runs(observations: Sequence[Observation]) -> Iterable[Sequence[Observation]]:
     """Observations of several unknown runs, one by one: their Prologs count them."""
     prologs = [o for o in observations if o.context is Context.PROLOG]
     counts = sorted({int(o.facts.get("restarts") or 0) for o in prologs})
@@ -227,14 +229,14 @@ def _runs(observations: Sequence[Observation]) -> Iterable[Sequence[Observation]
     return [[o for o in prologs if int(o.facts.get("restarts") or 0) == count] for count in counts]
 
 
-def _covered(observation: Observation, known: Sequence[JobRun], *, forgotten: bool) -> bool:
+def _is_covered(observation: Observation, known: Sequence[JobRun], *, forgotten: bool) -> bool:
     """Whether one of the known runs is the observation's. Where Slurm still knows the job only a Prolog opens a run:
     an Epilog's restart count may already be the next run's (Slurm 22.05)."""
     if observation.context is not Context.PROLOG and not forgotten:
         return True
     starts = [float(r.start_time) for r in known if r.start_time is not None]
     for record in known:
-        mine = of_run([observation], uid=record.uid, start=record.start_time, others=starts)
+        mine = select_observations_of_run([observation], uid=record.uid, start=record.start_time, others=starts)
         if mine and (observation.context is not Context.PROLOG or observation.facts.get("restarts") == record.restarts):
             return True
     return False

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from slurmwrap.diagnosis.build_evidence import join, last_word, measured, of_run, of_this_run, with_steps
+from slurmwrap.diagnosis.build_evidence import (
+    add_counted_steps,
+    build_measurement,
+    complete_job_record,
+    drop_earlier_exit_code,
+    join,
+    select_observations_of_run,
+)
 from slurmwrap.diagnosis.taxonomy import CATEGORIES, NO_SIGNATURE
 from slurmwrap.errors import SlurmError
 from slurmwrap.fast_dataclasses import replace
@@ -20,12 +27,12 @@ from slurmwrap.model.submission import Submission
 from slurmwrap.policy.backoff import HOUR_S
 from slurmwrap.policy.decide import decide
 from slurmwrap.policy.decision_context import DecisionContext, InputFailure
-from slurmwrap.policy.launch_failure import HELD_LAUNCH, held_launch
+from slurmwrap.policy.launch_failure import HELD_LAUNCH, is_held_launch
 from slurmwrap.policy.resize import time_cap_s
 from slurmwrap.policy.retry_budget import ledger_of
 from slurmwrap.policy.run_from_slurm import REQUEUED, completed_by_hooks, ended, remembered, speaks_for, submitted_id
 from slurmwrap.policy.strikes import Fleet, fleet_of, lost_node
-from slurmwrap.reconcile.open_incidents import incident_of
+from slurmwrap.reconcile.open_incidents import find_incident
 from slurmwrap.reconcile.reconcile_context import ReconcilePass, learn
 from slurmwrap.reconcile.slurmdbd_lookup import completed, is_gone, past_of, told_by
 
@@ -53,40 +60,42 @@ def judge(record: JobRun, job: JobRecord | None, run: ReconcilePass) -> JobRun |
             return None
         record = completed(record, past) if past is not None else record
     store = run.edges.store
-    others = siblings(record, run) if overwritten or record.restarts else ()
-    seen = _seen(record, others, run)
+    others = list_siblings(record, run) if overwritten or record.restarts else ()
+    seen = _select_observations(record, others, run)
     gone_at = job.end_time if job is not None and not overwritten else job.submit_time if job is not None else None
-    if gone_at is not None and run.now < gone_at + run.edges.scope.patience_s and _still_to_come(seen):
+    if gone_at is not None and run.now < gone_at + run.edges.scope.patience_s and _is_epilog_missing(seen):
         run.summary.waiting += 1
         return None
-    word = job if job is not None and not overwritten else _reconstructed(record, job, seen, past, run)
+    word = job if job is not None and not overwritten else _reconstruct_record(record, job, seen, past, run)
     before = [other for other in others if other.attempt.submit_time < record.attempt.submit_time]
-    word = of_this_run(word, (other.derived_exit_code for other in before))
-    record = ended(completed_by_hooks(record, seen), word, measured(word, seen))
+    word = drop_earlier_exit_code(word, (other.derived_exit_code for other in before))
+    record = ended(completed_by_hooks(record, seen), word, build_measurement(word, seen))
     if overwritten and not record.state:
         record = replace(record, state=REQUEUED)
-    record = replace(record, output_begins=_output_ends(before))
-    logs = _own_tails(_tails(record, seen, run), word)
+    record = replace(record, output_begins=_read_output_ends(before))
+    logs = _select_own_tails(_read_tails(record, seen, run), word)
     if not overwritten or job is None or job.pending:  # else the next run may have added to them already
         ends = {tail.name: [tail.size, tail.mark] for tail in logs if tail.size is not None}
         record = replace(record, output_ends=ends)
-    earlier = [observation for other in before for observation in _seen(other, siblings(other, run), run)]
+    earlier = [
+        observation for other in before for observation in _select_observations(other, list_siblings(other, run), run)
+    ]
     evidence = join(record.attempt, word, seen, logs=logs, earlier=earlier, requeued=overwritten)
-    diagnosis = _with_lost_node(run.edges.classify(evidence), record, run)
-    diagnosis = requeued_by_hand(diagnosis, evidence) if overwritten else diagnosis
-    submission = submission_of(record, run)
-    record = replace(_counted(record, submission, word, run), waited=_waited(record, submission, run))
-    blamed = _blamed_input(diagnosis, submission, record, word, run)
-    diagnosis = _blaming(diagnosis, blamed)
-    case = case_of(record, diagnosis, submission, job, others, run)
-    refused = _refused_by_gate(seen)
+    diagnosis = _add_lost_node(run.edges.classify(evidence), record, run)
+    diagnosis = mark_requeued_by_hand(diagnosis, evidence) if overwritten else diagnosis
+    submission = find_submission(record, run)
+    record = replace(_add_counted_steps(record, submission, word, run), waited=_compute_wait(record, submission, run))
+    blamed = _find_blamed_input(diagnosis, submission, record, word, run)
+    diagnosis = _add_blamed_input(diagnosis, blamed)
+    case = build_decision_context(record, diagnosis, submission, job, others, run)
+    refused = _find_gate_refusals(seen)
     case = replace(case, gate=next(iter(refused.values()), ""), gate_nodes=tuple(refused))
     case = replace(case, digest=blamed.digest, fault=blamed.fault, theirs=blamed.theirs)
-    case = replace(case, also_failed=_also_failed(blamed.digest, record, run))
+    case = replace(case, also_failed=_list_other_failures(blamed.digest, record, run))
     decision = decide(case, run.edges.config)
-    record = _decided(case.record, case, decision)
+    record = _add_decision(case.record, case, decision)
     if diagnosis.category == "time_limit":
-        record = replace(record, longest_s=time_cap_s(case.limits or _limits(record.partition, run)))
+        record = replace(record, longest_s=time_cap_s(case.limits or _list_partition_limits(record.partition, run)))
     with store.transaction():
         store.save_judged(record, decision, run.now)
         _learn(record, submission, run)
@@ -97,7 +106,7 @@ def judge(record: JobRun, job: JobRecord | None, run: ReconcilePass) -> JobRun |
     return record
 
 
-def _decided(record: JobRun, case: DecisionContext, decision: RetryDecision) -> JobRun:
+def _add_decision(record: JobRun, case: DecisionContext, decision: RetryDecision) -> JobRun:
     """`record` with all that was decided, so that nothing is decided twice, however often we are killed."""
     return replace(
         record,
@@ -109,12 +118,12 @@ def _decided(record: JobRun, case: DecisionContext, decision: RetryDecision) -> 
     )
 
 
-def siblings(record: JobRun, run: ReconcilePass) -> tuple[JobRun, ...]:
+def list_siblings(record: JobRun, run: ReconcilePass) -> tuple[JobRun, ...]:
     found = run.edges.store.attempts(cluster=record.attempt.cluster, job_id=record.attempt.job_id)
     return tuple(other for other in found if other.attempt != record.attempt)
 
 
-def _seen(record: JobRun, others: Sequence[JobRun], run: ReconcilePass) -> tuple[Observation, ...]:
+def _select_observations(record: JobRun, others: Sequence[JobRun], run: ReconcilePass) -> tuple[Observation, ...]:
     """The hooks' observations of this run. In user mode there are none to be believed.
 
     A hook's restart count is that of its run, or in an Epilog one more (Slurm 22.05), never less: one that names an
@@ -126,16 +135,16 @@ def _seen(record: JobRun, others: Sequence[JobRun], run: ReconcilePass) -> tuple
     earlier = [other.restarts for other in others if other.restarts < record.restarts]  # no set: a fact may be any JSON
     heard = run.edges.store.observations(record.attempt.cluster, record.attempt.job_id)
     observations = [observation for observation in heard if observation.facts.get("restarts") not in earlier]
-    return of_run(observations, uid=record.uid, start=record.start_time, others=starts)
+    return select_observations_of_run(observations, uid=record.uid, start=record.start_time, others=starts)
 
 
-def _still_to_come(seen: Sequence[Observation]) -> bool:
+def _is_epilog_missing(seen: Sequence[Observation]) -> bool:
     """A node whose Prolog was heard has not sent its Epilog: the shared spool may be slow."""
     ended_on = {o.node for o in seen if o.context is Context.EPILOG}
     return any(o.context is Context.PROLOG and o.node not in ended_on for o in seen)
 
 
-def _reconstructed(
+def _reconstruct_record(
     record: JobRun,
     job: JobRecord | None,
     seen: Sequence[Observation],
@@ -147,28 +156,28 @@ def _reconstructed(
     if past is not None:
         return told_by(past, base)
     if job is None:
-        return last_word(base, seen)
-    if held_launch(job) and job.restarts == record.restarts + 1:
+        return complete_job_record(base, seen)
+    if is_held_launch(job) and job.restarts == record.restarts + 1:
         return replace(base, reason=HELD_LAUNCH)
-    word = last_word(base, seen)
+    word = complete_job_record(base, seen)
     unknown = not word.state or word.signal == _NODE_FAILED
-    if unknown and not word.exit_code and _down(record, run):
+    if unknown and not word.exit_code and _is_node_down(record, run):
         return replace(word, state="NODE_FAIL")  # Slurm requeued it, and a node of it is down: both Slurm's word
     return word
 
 
-def _down(record: JobRun, run: ReconcilePass) -> bool:
+def _is_node_down(record: JobRun, run: ReconcilePass) -> bool:
     nodes = {node.name: node for node in run.snapshot().nodes}
     return any(name in nodes and nodes[name].state == "DOWN" for name in record.nodes)
 
 
-def _tails(record: JobRun, seen: Sequence[Observation], run: ReconcilePass) -> tuple[LogTail, ...]:
+def _read_tails(record: JobRun, seen: Sequence[Observation], run: ReconcilePass) -> tuple[LogTail, ...]:
     if any(o.facts.get("logs") for o in seen if o.context is Context.EPILOG):
         return ()
     return run.edges.logs.tails(record)
 
 
-def _own_tails(logs: Sequence[LogTail], word: JobRecord) -> tuple[LogTail, ...]:
+def _select_own_tails(logs: Sequence[LogTail], word: JobRecord) -> tuple[LogTail, ...]:
     """Of a run that Slurm calls COMPLETED only files that were not written after its end: a later job may write to a
     file of the same name, and its error would be held against this one."""
     if word.state != "COMPLETED" or word.derived_exit_code or word.end_time is None:
@@ -177,13 +186,13 @@ def _own_tails(logs: Sequence[LogTail], word: JobRecord) -> tuple[LogTail, ...]:
     return tuple(tail for tail in logs if tail.modified is None or tail.modified <= latest)
 
 
-def _output_ends(before: Sequence[JobRun]) -> Mapping[str, Any]:
+def _read_output_ends(before: Sequence[JobRun]) -> Mapping[str, Any]:
     """How far the output files had grown when the last run before this one was judged."""
     known = [other for other in before if other.output_ends]
     return max(known, key=lambda other: other.attempt.submit_time).output_ends if known else {}
 
 
-def _refused_by_gate(seen: Sequence[Observation]) -> dict[str, str]:
+def _find_gate_refusals(seen: Sequence[Observation]) -> dict[str, str]:
     """Nodes that our own Prolog refused, with the cause; a word, for it goes into the node's Reason."""
     found: dict[str, str] = {}
     for observation in seen:
@@ -194,7 +203,7 @@ def _refused_by_gate(seen: Sequence[Observation]) -> dict[str, str]:
     return found
 
 
-def requeued_by_hand(diagnosis: Diagnosis, evidence: Evidence) -> Diagnosis:
+def mark_requeued_by_hand(diagnosis: Diagnosis, evidence: Evidence) -> Diagnosis:
     """Of a run that the next one replaced, and of which nothing tells of a failure: its own script (a trap), its user
     or an administrator requeued it, which is no failure. Preemption and lost nodes leave a word of Slurm's."""
     if diagnosis.category != NO_SIGNATURE or evidence.exit_code or evidence.signal or evidence.derived_exit_code:
@@ -211,21 +220,21 @@ def requeued_by_hand(diagnosis: Diagnosis, evidence: Evidence) -> Diagnosis:
     )
 
 
-def _with_lost_node(diagnosis: Diagnosis, record: JobRun, run: ReconcilePass) -> Diagnosis:
+def _add_lost_node(diagnosis: Diagnosis, record: JobRun, run: ReconcilePass) -> Diagnosis:
     if diagnosis.category != "node_failure" or diagnosis.node or len(record.nodes) < 2:
         return diagnosis
     return replace(diagnosis, node=lost_node(diagnosis, record, Fleet(nodes=run.snapshot().nodes)))
 
 
-def _counted(record: JobRun, submission: Submission | None, word: JobRecord, run: ReconcilePass) -> JobRun:
+def _add_counted_steps(record: JobRun, submission: Submission | None, word: JobRecord, run: ReconcilePass) -> JobRun:
     """`record` with the steps that its own counter left, where no Epilog brought them: the user's word."""
     if submission is None or not submission.step_dir or (record.measurement and record.measurement.steps):
         return record
     counted = run.edges.steps(record, submission.step_dir)
-    return replace(record, measurement=with_steps(record.measurement, word, counted))
+    return replace(record, measurement=add_counted_steps(record.measurement, word, counted))
 
 
-def _blamed_input(
+def _find_blamed_input(
     diagnosis: Diagnosis, submission: Submission | None, record: JobRun, word: JobRecord, run: ReconcilePass
 ) -> InputRead:
     """The input that the log names, else the one of gsub's list that our own read, as its user, finds broken.
@@ -248,7 +257,7 @@ def _blamed_input(
     return next((read for read in reads if read.fault), InputRead(path=""))
 
 
-def _blaming(diagnosis: Diagnosis, blamed: InputRead) -> Diagnosis:
+def _add_blamed_input(diagnosis: Diagnosis, blamed: InputRead) -> Diagnosis:
     """`diagnosis` with the input to blame; a checkpoint that is one of the job's inputs, and broken, is an input."""
     if not blamed.path:
         return diagnosis
@@ -265,12 +274,12 @@ def _blaming(diagnosis: Diagnosis, blamed: InputRead) -> Diagnosis:
     )
 
 
-def submission_of(record: JobRun, run: ReconcilePass) -> Submission | None:
+def find_submission(record: JobRun, run: ReconcilePass) -> Submission | None:
     found = run.edges.store.submission(record.attempt.cluster, submitted_id(record))
     return found if found is not None and speaks_for(found, record) else None
 
 
-def _waited(record: JobRun, submission: Submission | None, run: ReconcilePass) -> QueueDelay | None:
+def _compute_wait(record: JobRun, submission: Submission | None, run: ReconcilePass) -> QueueDelay | None:
     """How long it waited, and for what: counted before, by the same pass at the latest."""
     if submission is None or submission.shape is None:
         return None
@@ -278,7 +287,7 @@ def _waited(record: JobRun, submission: Submission | None, run: ReconcilePass) -
     return next((delay for delay in delays if delay.attempt == record.attempt), None)
 
 
-def case_of(
+def build_decision_context(
     record: JobRun,
     diagnosis: Diagnosis,
     submission: Submission | None,
@@ -297,20 +306,20 @@ def case_of(
         submission=submission,
         ledger=ledger_of(others, record, run.edges.store.resets(record.attempt.job_id) if others else ()),
         fleet=fleet_of(run.snapshot(), record.partition) if placed else Fleet(),
-        limits=_limits(record.partition, run) if placed else (),
-        incident=incident_of(record, run),
-        starts=_starts(run) if again else (),
+        limits=_list_partition_limits(record.partition, run) if placed else (),
+        incident=find_incident(record, run),
+        starts=_list_retry_starts(run) if again else (),
         site=run.edges.scope.user is None,
         now=run.now,
     )
 
 
-def _limits(partition: str, run: ReconcilePass) -> tuple[Partition, ...]:
+def _list_partition_limits(partition: str, run: ReconcilePass) -> tuple[Partition, ...]:
     wanted = set(partition.split(","))
     return tuple(one for one in run.snapshot().partitions if one.name in wanted)
 
 
-def _starts(run: ReconcilePass) -> tuple[float, ...]:
+def _list_retry_starts(run: ReconcilePass) -> tuple[float, ...]:
     """When our retries of the last hour were, and are, to start. Read once per process, then kept up."""
     if run.book.starts is None:
         known = run.edges.store.attempts(cluster=run.book.cluster, since=run.now - _LATEST_START_S)
@@ -319,15 +328,15 @@ def _starts(run: ReconcilePass) -> tuple[float, ...]:
     return tuple(run.book.starts)
 
 
-def _also_failed(digest: str, record: JobRun, run: ReconcilePass) -> tuple[InputFailure, ...]:
+def _list_other_failures(digest: str, record: JobRun, run: ReconcilePass) -> tuple[InputFailure, ...]:
     """Other users' jobs that failed of the same content, with the nodes on which they did. Their blocks remember."""
     if not digest:
         return ()
     blocks = [b for b in run.edges.store.blocked_inputs() if b.digest == digest and b.uid not in (-1, record.uid)]
-    return tuple(InputFailure(uid=block.uid, nodes=_failed_on(block, run)) for block in blocks)
+    return tuple(InputFailure(uid=block.uid, nodes=_list_failed_nodes(block, run)) for block in blocks)
 
 
-def _failed_on(block: BlockedInput, run: ReconcilePass) -> tuple[str, ...]:
+def _list_failed_nodes(block: BlockedInput, run: ReconcilePass) -> tuple[str, ...]:
     runs = run.edges.store.attempts(cluster=run.book.cluster, job_id=block.job_id)
     blamed = [r for r in runs if r.uid == block.uid and r.diagnosis and r.diagnosis.input_path == block.path]
     return tuple(dict.fromkeys(r.nodes[0] for r in blamed if len(r.nodes) == 1))
@@ -348,12 +357,12 @@ def _learn(record: JobRun, submission: Submission | None, run: ReconcilePass) ->
         source="epilog",
         complete=complete,
         variant=submission.profile_variant,
-        gpu_type=_gpu_type(record, run),
+        gpu_type=_find_gpu_type(record, run),
     )
     run.dirty = True
 
 
-def _gpu_type(record: JobRun, run: ReconcilePass) -> str:
+def _find_gpu_type(record: JobRun, run: ReconcilePass) -> str:
     """Of the nodes it ran on; "" where they have several or Slurm names none."""
     kinds = {node.gpu_type for node in run.snapshot().nodes if node.name in record.nodes} if record.gpus else set()
     kind = kinds.pop() if len(kinds) == 1 else ""

@@ -16,7 +16,7 @@ from slurmwrap.profiling.profile_key import profile_key_of
 from slurmwrap.reconcile.reconcile_context import ReconcilePass, Services
 
 
-def relaxing(edges: Services) -> bool:
+def is_relaxing(edges: Services) -> bool:
     """Whether this reconciler loosens what waits: only then may gsub ask for what would otherwise starve a job.
 
     All of it, or nothing is promised: gsub may ask for a number of nodes, which not every SlurmUser may change.
@@ -26,18 +26,20 @@ def relaxing(edges: Services) -> bool:
     return acts and edges.may_resize()
 
 
-def loads_now(run: ReconcilePass, profiles: Mapping[str, ResourceProfile]) -> tuple[NodeLoad, ...]:
+def measure_node_loads(run: ReconcilePass, profiles: Mapping[str, ResourceProfile]) -> tuple[NodeLoad, ...]:
     """By node, in order. Empty in user mode: one user's jobs say little of a node."""
     if run.edges.scope.user is not None:
         return ()
     loads: dict[str, NodeLoad] = {}
-    for job, profile in _known(run, profiles):
+    for job, profile in _list_known_jobs(run, profiles):
         for node in job.nodes:
-            loads[node] = _added(loads.get(node, NodeLoad(node=node)), job, profile)
+            loads[node] = _add_load(loads.get(node, NodeLoad(node=node)), job, profile)
     return tuple(loads[node] for node in sorted(loads))
 
 
-def _known(run: ReconcilePass, profiles: Mapping[str, ResourceProfile]) -> Iterator[tuple[JobRecord, ResourceProfile]]:
+def _list_known_jobs(
+    run: ReconcilePass, profiles: Mapping[str, ResourceProfile]
+) -> Iterator[tuple[JobRecord, ResourceProfile]]:
     running = {key_of(job, run.book.cluster): job for job in run.words.first.values() if job.state == "RUNNING"}
     names = run.book.profile_keys
     for gone in names.keys() - running.keys():
@@ -57,7 +59,7 @@ def _profile_key(job: JobRecord, run: ReconcilePass) -> str:
     return profile_key_of(found.uid, found.profile_key)
 
 
-def _added(load: NodeLoad, job: JobRecord, profile: ResourceProfile) -> NodeLoad:
+def _add_load(load: NodeLoad, job: JobRecord, profile: ResourceProfile) -> NodeLoad:
     """`load` with an equal share of the job: Slurm does not say which GPU lies where without a call per job."""
     nodes = len(job.nodes)
     gpus = job.gpus / nodes

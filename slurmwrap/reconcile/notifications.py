@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Sequence
 
 from slurmwrap.config import Config
-from slurmwrap.diagnosis.taxonomy import title_of
+from slurmwrap.diagnosis.taxonomy import get_title
 from slurmwrap.errors import StoreError
 from slurmwrap.fast_dataclasses import dataclass, field
 from slurmwrap.host.mail import Mailer
 from slurmwrap.model.gate_permit import Gate
 from slurmwrap.model.run import ActionRecord, JobRun
 from slurmwrap.protocols import Published, Publisher
-from slurmwrap.report.job_report.job_report_text import tell
+from slurmwrap.report.job_report.job_report_text import format_job_report
 from slurmwrap.report.job_report.timeline import JobTimeline, failed
 from slurmwrap.report.text_format import count, in_order
 from slurmwrap.store.published import WHY, FilePublisher
@@ -25,10 +25,10 @@ _SAME_ARRAY_S = 30 * 86400.0
 SLOW_S, SILENT_S = 1.0, 300.0  # no mail is tried for so long after one that failed so slowly
 
 
-def why_text(record: JobRun, actions: Sequence[ActionRecord]) -> str:
+def format_why_text(record: JobRun, actions: Sequence[ActionRecord]) -> str:
     """What `slurmwrap why` says of this one run."""
     address = record.address or str(record.attempt.job_id)
-    return tell(JobTimeline(address=address, attempts=(record,), actions=tuple(actions)))
+    return format_job_report(JobTimeline(address=address, attempts=(record,), actions=tuple(actions)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,15 +89,15 @@ class MailingPublisher:
         self._inner.tell_owner(record, actions)
         if silent or not _is_mailed(record):
             return
-        cause = _cause_of(record)
+        cause = _find_array_cause(record)
         if cause is None:
-            category = title_of(record.diagnosis.category) if record.diagnosis else "unknown"
+            category = get_title(record.diagnosis.category) if record.diagnosis else "unknown"
             subject = f"Slurm job {record.address} {record.name} failed: {category}"
-            self._send(record.uid, subject, why_text(record, actions))
+            self._send(record.uid, subject, format_why_text(record, actions))
         elif cause in self._waiting:
             self._waiting[cause].addresses[record.address] = None
         elif cause not in self._sent:
-            text = why_text(record, actions)
+            text = format_why_text(record, actions)
             self._waiting[cause] = _Tasks(first=record, text=text, addresses={record.address: None})
 
     def end_pass(self) -> None:
@@ -105,7 +105,7 @@ class MailingPublisher:
         waiting, self._waiting = self._waiting, {}
         for cause, tasks in waiting.items():
             if not self._was_sent(cause, tasks):
-                self._send(cause.uid, _subject(cause, tasks), _text(cause, tasks))
+                self._send(cause.uid, _format_subject(cause, tasks), _format_mail_text(cause, tasks))
             self._sent[cause] = None
         while len(self._sent) > _SENT:
             del self._sent[next(iter(self._sent))]
@@ -116,7 +116,7 @@ class MailingPublisher:
             one.reconciled
             and one.address not in tasks.addresses
             and _is_mailed(one)
-            and _cause_of(one) == cause
+            and _find_array_cause(one) == cause
             and abs(one.attempt.submit_time - tasks.first.attempt.submit_time) < _SAME_ARRAY_S
             for one in self._runs_of(cause.array)
         )
@@ -140,7 +140,7 @@ def _is_mailed(record: JobRun) -> bool:
     return failed(record) and record.decision in ("stop", "blacklist_input")
 
 
-def _cause_of(record: JobRun) -> _Cause | None:
+def _find_array_cause(record: JobRun) -> _Cause | None:
     """None for a job that is no task of an array."""
     array, _, task = record.address.partition("_")
     if not task or record.diagnosis is None:
@@ -155,15 +155,14 @@ def _cause_of(record: JobRun) -> _Cause | None:
     )
 
 
-def _subject(cause: _Cause, tasks: _Tasks) -> str:
+def _format_subject(cause: _Cause, tasks: _Tasks) -> str:
     if len(tasks.addresses) == 1:
-        return f"Slurm job {tasks.first.address} {tasks.first.name} failed: {title_of(cause.category)}"
-    return (
-        f"Slurm array {cause.array} {tasks.first.name}: {len(tasks.addresses)} tasks failed: {title_of(cause.category)}"
-    )
+        return f"Slurm job {tasks.first.address} {tasks.first.name} failed: {get_title(cause.category)}"
+    failed = f"{len(tasks.addresses)} tasks failed: {get_title(cause.category)}"
+    return f"Slurm array {cause.array} {tasks.first.name}: {failed}"
 
 
-def _text(cause: _Cause, tasks: _Tasks) -> str:
+def _format_mail_text(cause: _Cause, tasks: _Tasks) -> str:
     """How many tasks, then what is known of the first of them."""
     named = in_order(tasks.addresses)
     shown = ", ".join(named[:_NAMED]) + (", ..." if len(named) > _NAMED else "")
@@ -172,7 +171,7 @@ def _text(cause: _Cause, tasks: _Tasks) -> str:
     return f"{head}\n{later}\n\n{tasks.text}"
 
 
-def site_publisher(
+def make_site_publisher(
     inner: FilePublisher,
     config: Config,
     say: Callable[[str], None],

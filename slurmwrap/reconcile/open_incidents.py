@@ -16,12 +16,12 @@ from slurmwrap.policy.incident import (
     SHARED,
     Incident,
     Mounts,
-    category_of,
-    closed,
-    concerns,
+    can_be_of_incident,
+    close_incident,
     find,
-    joined,
-    of_attempt,
+    find_incident_of_run,
+    get_category,
+    join_failures,
 )
 from slurmwrap.protocols import OpenIncident
 from slurmwrap.reconcile.reconcile_context import ReconcilePass
@@ -32,7 +32,7 @@ _MOST = 2000  # failures that are kept in mind from one pass to the next
 _SHARE, _UNSEEN = 10, 40  # of many failures, every tenth part more is looked at again, but so many at the latest
 
 
-def begin(run: ReconcilePass) -> None:
+def open_pass(run: ReconcilePass) -> None:
     """Before anything is judged: what is open, and what the last process left unseen. The site's reconciler alone."""
     if run.edges.scope.user is not None:
         return
@@ -42,13 +42,13 @@ def begin(run: ReconcilePass) -> None:
         _read(run, since)
     else:
         run.incidents = tuple(one for one in known if one.over_at is None or one.over_at >= run.now - _KEPT_S)
-        run.incidents = _closed_by_people(run)
+        run.incidents = _drop_closed_incidents(run)
         recent = sorted((r for r in book.failures.values() if _end(r) >= since), key=_end)[-_MOST:]
         book.failures = {record.attempt: record for record in recent}
     _close(run)
 
 
-def _closed_by_people(run: ReconcilePass) -> tuple[Incident, ...]:
+def _drop_closed_incidents(run: ReconcilePass) -> tuple[Incident, ...]:
     """`run.incidents`, with those that a person closed since (`slurmwrap incidents close`)."""
     if all(one.over_at is not None for one in run.incidents):
         return run.incidents
@@ -63,26 +63,26 @@ def _read(run: ReconcilePass, since: float) -> None:
     read = store.failures(FAILURES, since=since, limit=_MOST)
     run.book.failures = {record.attempt: record for record in read}
     stored = store.incidents(since=run.now - _KEPT_S)
-    run.incidents = tuple(joined(one, read) for one in stored)
-    run.grown = _changed(stored, run.incidents)
+    run.incidents = tuple(join_failures(one, read) for one in stored)
+    run.grown = _find_changed(stored, run.incidents)
     _look(run, read)
 
 
-def incident_of(record: JobRun, run: ReconcilePass) -> Incident | None:
+def find_incident(record: JobRun, run: ReconcilePass) -> Incident | None:
     """The incident that a run belongs to whose diagnosis is just made; it may be the run that shows it."""
     if run.book.failures is None or record.diagnosis is None or record.diagnosis.decision == "none":
         return None
-    if not concerns(record):
+    if not can_be_of_incident(record):
         return None
     run.book.failures[record.attempt] = record
-    found = of_attempt(run.incidents, record) or _shown_by(record, run)
+    found = find_incident_of_run(run.incidents, record) or _find_new_incident(record, run)
     if found is not None:
         run.book.failures[record.attempt] = replace(record, incident=found.incident_id)
-        _grow(found, record, run)
+        _extend_incident(found, record, run)
     return found
 
 
-def excused(record: JobRun, run: ReconcilePass) -> JobRun:
+def excuse_run(record: JobRun, run: ReconcilePass) -> JobRun:
     """`record`, with the incident that it was found to belong to after it was judged."""
     return replace(record, incident=run.excused.get(record.attempt, record.incident))
 
@@ -92,7 +92,7 @@ def end(run: ReconcilePass) -> None:
     if run.unseen:
         _look(run, tuple((run.book.failures or {}).values()))
     _close(run)
-    run.incidents = _closed_by_people(run)
+    run.incidents = _drop_closed_incidents(run)
     for one in run.incidents:
         if one.incident_id in run.grown:
             run.edges.store.save_incident(one)
@@ -100,15 +100,15 @@ def end(run: ReconcilePass) -> None:
     run.grown.clear()
     if run.book.failures is not None:
         run.book.incidents = run.incidents
-    _tell_again(run)
+    _notify_again(run)
 
 
-def published(incidents: Iterable[Incident], mounts: Mounts) -> tuple[OpenIncident, ...]:
+def list_published_incidents(incidents: Iterable[Incident], mounts: Mounts) -> tuple[OpenIncident, ...]:
     """The open ones as everyone may see them."""
     return tuple(
         OpenIncident(
             category=one.category,
-            scope=_told(one.scope, mounts),
+            scope=_describe_scope(one.scope, mounts),
             since=one.began,
             jobs=len(one.jobs),
             users=one.users,
@@ -118,7 +118,7 @@ def published(incidents: Iterable[Incident], mounts: Mounts) -> tuple[OpenIncide
     )
 
 
-def _told(scope: str, mounts: Mounts) -> str:
+def _describe_scope(scope: str, mounts: Mounts) -> str:
     """Switches are Slurm's word; a path or a host is users' word, but for a mount point that we know ourselves."""
     kind, _, what = scope.partition(" ")
     if kind == "path":
@@ -126,9 +126,9 @@ def _told(scope: str, mounts: Mounts) -> str:
     return kind if kind == "host" else scope
 
 
-def _shown_by(record: JobRun, run: ReconcilePass) -> Incident | None:
+def _find_new_incident(record: JobRun, run: ReconcilePass) -> Incident | None:
     """The new incident, if `record` and the failures near it are one. Of a storm not every single one is looked at."""
-    category = category_of(record)
+    category = get_category(record)
     if category not in SHARED:
         return None
     span, end = 2 * run.edges.config.incidents.window_s, _end(record)
@@ -137,11 +137,11 @@ def _shown_by(record: JobRun, run: ReconcilePass) -> Incident | None:
     if run.unseen[category] < min(_UNSEEN, count // _SHARE) and abs(end - there) < span:
         return None
     known = (run.book.failures or {}).values()
-    near = [r for r in known if category_of(r) == category and abs(_end(r) - end) <= span]
+    near = [r for r in known if get_category(r) == category and abs(_end(r) - end) <= span]
     run.looked[category] = len(near), end
     del run.unseen[category]
     _look(run, near, judging=record)
-    return of_attempt(run.incidents, record)
+    return find_incident_of_run(run.incidents, record)
 
 
 def _look(run: ReconcilePass, failures: Sequence[JobRun], judging: JobRun | None = None) -> None:
@@ -152,7 +152,7 @@ def _look(run: ReconcilePass, failures: Sequence[JobRun], judging: JobRun | None
     settings = run.edges.config.incidents
     if judging is None:
         run.unseen.clear()
-    free = [r for r in failures if category_of(r) in SHARED and of_attempt(run.incidents, r) is None]
+    free = [r for r in failures if get_category(r) in SHARED and find_incident_of_run(run.incidents, r) is None]
     if len(free) < settings.min_jobs:
         return
     before = {one.incident_id: one for one in run.incidents}
@@ -175,7 +175,7 @@ def _keep(one: Incident, judging: JobRun | None, run: ReconcilePass) -> None:
     late = [
         key
         for key, record in known.items()
-        if record is not judging and not record.incident and of_attempt((one,), record) is not None
+        if record is not judging and not record.incident and find_incident_of_run((one,), record) is not None
     ]
     run.edges.store.save_incident(one, late)
     for key in late:
@@ -185,19 +185,19 @@ def _keep(one: Incident, judging: JobRun | None, run: ReconcilePass) -> None:
     run.dirty = True
 
 
-def _grow(one: Incident, record: JobRun, run: ReconcilePass) -> None:
+def _extend_incident(one: Incident, record: JobRun, run: ReconcilePass) -> None:
     """With one more run. Of what others wrote since the last that was believed, each user's first is enough."""
     first: dict[int, JobRun] = {}
     for other in sorted((run.book.failures or {}).values(), key=_end):
         if _end(other) > one.last:
             first.setdefault(other.uid, other)
-    grown = joined(one, {r.attempt: r for r in (*first.values(), record)}.values())
+    grown = join_failures(one, {r.attempt: r for r in (*first.values(), record)}.values())
     if grown != one:
         run.incidents = tuple(grown if known is one else known for known in run.incidents)
         run.grown.add(one.incident_id)
 
 
-def _tell_again(run: ReconcilePass) -> None:
+def _notify_again(run: ReconcilePass) -> None:
     """The owners of runs that were told before their incident was recognised. Being killed before loses a remark."""
     publisher, store = run.edges.publisher, run.edges.store
     if publisher is None or not run.telling:
@@ -216,11 +216,11 @@ def _tell_again(run: ReconcilePass) -> None:
 def _close(run: ReconcilePass) -> None:
     """Those whose time has come."""
     known = run.incidents
-    run.incidents = tuple(closed(one, run.now) for one in known)
-    run.grown |= _changed(known, run.incidents)
+    run.incidents = tuple(close_incident(one, run.now) for one in known)
+    run.grown |= _find_changed(known, run.incidents)
 
 
-def _changed(before: Sequence[Incident], after: Sequence[Incident]) -> set[str]:
+def _find_changed(before: Sequence[Incident], after: Sequence[Incident]) -> set[str]:
     return {new.incident_id for old, new in zip(before, after, strict=True) if old != new}
 
 

@@ -11,7 +11,7 @@ from slurmwrap.model.action import SlurmAction, Verb
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.reconcile.reconcile_context import ReconcilePass
-from slurmwrap.sbatch.begin import later_begin
+from slurmwrap.sbatch.begin import select_later_begin
 
 _FAR_S = 180 * 86400  # a begin time this far behind the submission is the gate's (gsub/send.py: a year)
 _SETTLE_S = 60  # a pre-run that has just ended may still be heard of
@@ -19,9 +19,9 @@ _SETTLE_S = 60  # a pre-run that has just ended may still be heard of
 
 def release_gates(run: ReconcilePass) -> None:
     """Lets go what waits for a pre-run that is gone."""
-    for job in filter(_waits, run.words.first.values()):
+    for job in filter(_is_waiting_for_begin_time, run.words.first.values()):
         submission = run.edges.store.submission(run.book.cluster, job.job_id)
-        if submission is None or not _of_a_gate(submission, job) or not _gone(submission, run):
+        if submission is None or not _is_gate_submission(submission, job) or not _is_prerun_gone(submission, run):
             continue
         action = SlurmAction(
             verb=Verb.UPDATE_JOB,
@@ -43,19 +43,19 @@ def release_at(submission: Submission) -> str:
     """The StartTime that the job would have had without its gate."""
     changed = next((change for change in submission.changes if change.get("option") == "begin"), None)
     own = changed.get("old") if changed else None
-    return later_begin(str(own) if own else None, 0, submission.at)[1]
+    return select_later_begin(str(own) if own else None, 0, submission.at)[1]
 
 
-def _waits(job: JobRecord) -> bool:
+def _is_waiting_for_begin_time(job: JobRecord) -> bool:
     far = job.eligible_time is None or job.eligible_time > job.submit_time + _FAR_S
     return job.pending and job.reason == "BeginTime" and far
 
 
-def _of_a_gate(submission: Submission, job: JobRecord) -> bool:
+def _is_gate_submission(submission: Submission, job: JobRecord) -> bool:
     return submission.prerun_mode == "gate" and submission.uid == job.uid
 
 
-def _gone(submission: Submission, run: ReconcilePass) -> bool:
+def _is_prerun_gone(submission: Submission, run: ReconcilePass) -> bool:
     if submission.prerun_job_id is None:
         return run.now > submission.at + _SETTLE_S
     prerun = run.words.first.get(submission.prerun_job_id)

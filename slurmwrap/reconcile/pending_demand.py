@@ -13,13 +13,13 @@ from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.node import Partition, Snapshot
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.placement.demand import JobDemand, Server
-from slurmwrap.placement.job_demand import as_asked_at_most, claim_of
-from slurmwrap.placement.retune import fixed_tasks, proven
-from slurmwrap.placement.tuning_bounds import least_node
+from slurmwrap.placement.job_demand import limit_to_request, make_job_demand
+from slurmwrap.placement.retune import count_fixed_tasks, is_proven_shape
+from slurmwrap.placement.tuning_bounds import make_least_node
 from slurmwrap.sbatch.request import MemUnit, ResourceShape
 
 
-def servers_of(snapshot: Snapshot) -> tuple[Server, ...]:
+def list_servers(snapshot: Snapshot) -> tuple[Server, ...]:
     """Nodes with GPUs that Slurm would start a job on; none that a reservation holds now: few jobs may go there, and
     what is free there must not look like a place that the others would have."""
     return tuple(
@@ -37,15 +37,15 @@ def servers_of(snapshot: Snapshot) -> tuple[Server, ...]:
     )
 
 
-def tasks_per_node(shape: ResourceShape) -> int | None:
+def count_tasks_per_node(shape: ResourceShape) -> int | None:
     """Tasks on each node where the CPUs and memory of a waiting job may be updated; None where they may not."""
-    plain = proven(shape) and shape.mem_unit is MemUnit.PER_NODE
+    plain = is_proven_shape(shape) and shape.mem_unit is MemUnit.PER_NODE
     told = shape.gpus_per_node and shape.mem_mib and shape.cpus
-    tasks = fixed_tasks(shape) if plain and told else None
+    tasks = count_fixed_tasks(shape) if plain and told else None
     return tasks if tasks and tasks > 0 else None  # the shape is its user's word
 
 
-def fixed_claim(record: JobRecord, snapshot: Snapshot) -> JobDemand | None:
+def make_fixed_demand(record: JobRecord, snapshot: Snapshot) -> JobDemand | None:
     """A waiting job as it asks; None for one without GPUs or with numbers that are not known."""
     nodes = max(1, record.num_nodes)
     gpus = record.gpus // nodes
@@ -58,11 +58,11 @@ def fixed_claim(record: JobRecord, snapshot: Snapshot) -> JobDemand | None:
         nodes=nodes,
         cpus=record.cpus / nodes / gpus,
         mem_mib=memory // gpus,
-        servers=where(record, snapshot),
+        servers=find_allowed_nodes(record, snapshot),
     )
 
 
-def tuned_claim(
+def make_tuned_demand(
     record: JobRecord,
     shape: ResourceShape,
     profile: ResourceProfile,
@@ -74,31 +74,38 @@ def tuned_claim(
     Never below what tuning_bounds.py says. Raising ends where every node that may run it ends, and is none where Slurm
     preempts: nobody's job shall be ended for a raise.
     """
-    tasks, gpus = tasks_per_node(shape), shape.gpus_per_node
+    tasks, gpus = count_tasks_per_node(shape), shape.gpus_per_node
     if (shape.gpus_per_node or 0) * max(1, record.num_nodes) != record.gpus or (shape.nodes or 1) != record.num_nodes:
         return None  # its user changed it since, or told us of another one
-    names = where(record, snapshot, shape.gpu_type or "")
+    names = find_allowed_nodes(record, snapshot, shape.gpu_type or "")
     nodes = [node for node in snapshot.nodes if node.name in names and node.gpus]
-    if not tasks or not nodes or not gpus or not shape.cpus or not shape.mem_mib or not _plain(record.features):
+    if (
+        not tasks
+        or not nodes
+        or not gpus
+        or not shape.cpus
+        or not shape.mem_mib
+        or not _is_plain_feature(record.features)
+    ):
         return None
-    claim = claim_of(
+    claim = make_job_demand(
         shape,
         profile,
-        least_node(nodes, _partitions(record, snapshot)),
+        make_least_node(nodes, _list_partitions(record, snapshot)),
         tuning,
         job=record.waiting_address,
         nodes=shape.nodes or 1,
         servers=names,
     )
-    return as_asked_at_most(claim) if claim is not None and snapshot.preempts else claim
+    return limit_to_request(claim) if claim is not None and snapshot.preempts else claim
 
 
-def where(record: JobRecord, snapshot: Snapshot, gpu_type: str = "") -> frozenset[str]:
+def find_allowed_nodes(record: JobRecord, snapshot: Snapshot, gpu_type: str = "") -> frozenset[str]:
     """Nodes that may run it: of its partitions, of its list where it has one, not excluded, with GPU type and feature.
 
     An expression of several features is not understood: then all of them are taken to have it.
     """
-    wanted, feature = set(record.partition.split(",")), record.features if _plain(record.features) else ""
+    wanted, feature = set(record.partition.split(",")), record.features if _is_plain_feature(record.features) else ""
     names = {
         node.name
         for node in snapshot.nodes
@@ -110,7 +117,7 @@ def where(record: JobRecord, snapshot: Snapshot, gpu_type: str = "") -> frozense
     return frozenset((names & listed if listed else names) - frozenset(names_in(record.exc_nodes)))
 
 
-def waiting_tasks(record: JobRecord) -> int:
+def count_waiting_tasks(record: JobRecord) -> int:
     """How many jobs a pending record stands for: "2-5,9" of an array are five."""
     count = 0
     for part in record.array_tasks.split(","):
@@ -121,10 +128,10 @@ def waiting_tasks(record: JobRecord) -> int:
     return max(1, count)
 
 
-def _plain(feature: str) -> bool:
+def _is_plain_feature(feature: str) -> bool:
     return not feature or feature.replace("-", "").replace("_", "").replace(".", "").isalnum()
 
 
-def _partitions(record: JobRecord, snapshot: Snapshot) -> list[Partition]:
+def _list_partitions(record: JobRecord, snapshot: Snapshot) -> list[Partition]:
     wanted = set(record.partition.split(","))
     return [partition for partition in snapshot.partitions if partition.name in wanted]

@@ -23,11 +23,11 @@ from slurmwrap.model.retry_decision import PlannedAction
 from slurmwrap.model.run import WAITING_RULES, ActionRecord, intended
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome
-from slurmwrap.placement.relaxation import SubmittedRequest, may_be_touched, submitted, whole
-from slurmwrap.placement.retune import together
-from slurmwrap.placement.token_bucket import filled, take
+from slurmwrap.placement.relaxation import SubmittedRequest, complete_cpu_updates, list_submitted_values, may_be_touched
+from slurmwrap.placement.retune import group_calls
+from slurmwrap.placement.token_bucket import fill_bucket, take
 from slurmwrap.policy.run_from_slurm import key_of, record_of, speaks_for
-from slurmwrap.reconcile.reconcile_context import ReconcilePass, mute, muted, one_by_one
+from slurmwrap.reconcile.reconcile_context import ReconcilePass, is_muted, mute_user, run_for_each_job
 
 UNDONE = "the update was refused, so what it had is put back"
 _CLOCKS_S = 600.0  # between the user's host and the controller
@@ -64,52 +64,59 @@ class PendingGsubJob:
         )
 
 
-def head(run: ReconcilePass) -> tuple[PendingGsubJob, ...]:
+def list_queue_head(run: ReconcilePass) -> tuple[PendingGsubJob, ...]:
     """The first `placement.relax_jobs` of gsub's own jobs, by Slurm's own order in each partition. () in user mode."""
     most = run.edges.config.placement.relax_jobs
     if run.edges.scope.user is not None or not most:
         return ()
     if run.head is None:
-        ours = [job for job in ours_pending(run) if may_be_touched(job, run.now)]
-        pinned = frozenset(job.job_id for job in ours if job.req_nodes and _by_us(job, run))
-        found = (one_by_one(job, run, partial(_waiting, job, run), None) for job in first(ours, most, pinned))
+        ours = [job for job in list_pending_gsub_jobs(run) if may_be_touched(job, run.now)]
+        pinned = frozenset(job.job_id for job in ours if job.req_nodes and _is_own_node_list(job, run))
+        found = (
+            run_for_each_job(job, run, partial(_make_pending_job, job, run), None)
+            for job in select_first_jobs(ours, most, pinned)
+        )
         run.head = tuple(filter(None, found))
     return run.head
 
 
-def ours_pending(run: ReconcilePass) -> tuple[JobRecord, ...]:
+def list_pending_gsub_jobs(run: ReconcilePass) -> tuple[JobRecord, ...]:
     """Pending jobs for which a submission of their own user is known."""
     if run.ours is None:
-        run.ours = tuple(_ours(run))
+        run.ours = tuple(_filter_gsub_jobs(run))
     return run.ours
 
 
-def _ours(run: ReconcilePass) -> Iterator[JobRecord]:
+def _filter_gsub_jobs(run: ReconcilePass) -> Iterator[JobRecord]:
     book, new = run.book, run.summary.ingested.submitted
     keys = {key_of(job, book.cluster): job for job in run.words.first.values() if job.pending}
     # a submission may arrive after its job was seen
-    book.strangers = {key for key in book.strangers if key in keys and _submitted_id(keys[key]) not in new}
+    book.strangers = {key for key in book.strangers if key in keys and _get_submitted_id(keys[key]) not in new}
     for gone in book.submitted.keys() - keys.keys():
         del book.submitted[gone]
     for key, job in keys.items():
-        if key not in book.strangers and _submission(key, job, run) is not None:
+        if key not in book.strangers and _find_submission(key, job, run) is not None:
             yield job
 
 
-def first(jobs: Sequence[JobRecord], most: int, pinned: Collection[int] = ()) -> list[JobRecord]:
+def select_first_jobs(jobs: Sequence[JobRecord], most: int, pinned: Collection[int] = ()) -> list[JobRecord]:
     """The head of the queue. Slurm takes the priority of a job that fits nowhere, so those would never come to it: a
     tenth of the places is theirs, the newest first, since the older ones were loosened before. Another tenth is for
     the `pinned`, ids of those that may only start on nodes that we named: however far back, they must not wait for
     them. Of both kinds each user has one before any has a second."""
     tenth = max(1, most // 10)
-    nowhere = _in_turn(sorted((job for job in jobs if job.priority == 0), key=lambda job: -job.job_id))[:tenth]
+    nowhere = _order_by_user_turn(sorted((job for job in jobs if job.priority == 0), key=lambda job: -job.job_id))[
+        :tenth
+    ]
     waits = [job for job in jobs if job.priority]
-    named = _in_turn(sorted((job for job in waits if job.job_id in pinned), key=lambda job: job.job_id))[:tenth]
+    named = _order_by_user_turn(sorted((job for job in waits if job.job_id in pinned), key=lambda job: job.job_id))[
+        :tenth
+    ]
     taken = {job.job_id for job in named}
-    return [*nowhere, *named, *(job for job in in_order(waits) if job.job_id not in taken)][:most]
+    return [*nowhere, *named, *(job for job in order_by_partition_turn(waits) if job.job_id not in taken)][:most]
 
 
-def _in_turn(jobs: Sequence[JobRecord]) -> list[JobRecord]:
+def _order_by_user_turn(jobs: Sequence[JobRecord]) -> list[JobRecord]:
     """First of each user, then second of each."""
     turns: dict[int, int] = {}
     ranks: dict[int, int] = {}
@@ -118,7 +125,7 @@ def _in_turn(jobs: Sequence[JobRecord]) -> list[JobRecord]:
     return sorted(jobs, key=lambda job: ranks[job.job_id])
 
 
-def in_order(jobs: Iterable[JobRecord]) -> list[JobRecord]:
+def order_by_partition_turn(jobs: Iterable[JobRecord]) -> list[JobRecord]:
     """First of each partition, then second of each: what a long queue holds back must not hide a short one's head.
     A job that names several partitions has a place in each, so that no list of them is a queue of its own."""
     ranked = sorted(jobs, key=lambda job: (-job.priority, job.job_id))
@@ -131,7 +138,7 @@ def in_order(jobs: Iterable[JobRecord]) -> list[JobRecord]:
     return sorted(ranked, key=lambda job: ranks[job.job_id])
 
 
-def spend(
+def make_changes(
     run: ReconcilePass, waiting: PendingGsubJob, rule: str, actions: Sequence[SlurmAction], back: Mapping[str, str]
 ) -> bool:
     """Makes changes that belong together, all or none of them; False when they must wait for a later pass.
@@ -139,7 +146,7 @@ def spend(
     Not in `act`: they are recorded as observed or advised, once. What was done or refused before is not repeated.
     `back`: key → value that is put back when Slurm refuses one of them.
     """
-    left = _not_done(actions, rule, waiting)
+    left = _list_undone_actions(actions, rule, waiting)
     if not left:
         return True
     mode = run.edges.config.mode_of(rule)
@@ -147,26 +154,26 @@ def spend(
         told = {(known.key, known.value) for known in waiting.known if known.rule == rule}
         for action in left:
             if (action.key, action.value) not in told:
-                _intend(action, rule, mode, waiting, run)
+                _store_intention(action, rule, mode, waiting, run)
         return True
-    if muted(waiting.record.uid, run):
+    if is_muted(waiting.record.uid, run):
         return True
-    if not _afford(len(left), run):
+    if not _take_tokens(len(left), run):
         return False
     _change(left, rule, back, waiting, run)
     return True
 
 
-def _by_us(job: JobRecord, run: ReconcilePass) -> bool:
+def _is_own_node_list(job: JobRecord, run: ReconcilePass) -> bool:
     """Whether its list of nodes is none of its user's own."""
     return not run.book.submitted[key_of(job, run.book.cluster)].own.get("nodelist")
 
 
-def _afford(count: int, run: ReconcilePass) -> bool:
+def _take_tokens(count: int, run: ReconcilePass) -> bool:
     if run.unheard:
         return False
     per_s = run.edges.config.placement.relax_updates_per_s
-    rest = take(filled(run.book.bucket, run.edges.clock.now(), per_s), count, per_s)
+    rest = take(fill_bucket(run.book.bucket, run.edges.clock.now(), per_s), count, per_s)
     if rest is None:
         run.summary.held_back += 1
         return False
@@ -174,23 +181,25 @@ def _afford(count: int, run: ReconcilePass) -> bool:
     return True
 
 
-def _waiting(job: JobRecord, run: ReconcilePass) -> PendingGsubJob | None:
+def _make_pending_job(job: JobRecord, run: ReconcilePass) -> PendingGsubJob | None:
     key = key_of(job, run.book.cluster)
-    submission = _submission(key, job, run)
+    submission = _find_submission(key, job, run)
     plan = _plan_in_force(submission, run) if submission is not None else None
     if submission is None or submission.shape is None or plan is None:
         return None
     waiting = PendingGsubJob(
-        record=job, submission=submission, plan=plan, attempt=key, known=_known(key, job, submission, run)
+        record=job, submission=submission, plan=plan, attempt=key, known=_list_known_actions(key, job, submission, run)
     )
-    return None if _begun(waiting, run) else waiting
+    return None if _is_begun(waiting, run) else waiting
 
 
-def _known(key: RunKey, job: JobRecord, submission: Submission, run: ReconcilePass) -> tuple[ActionRecord, ...]:
+def _list_known_actions(
+    key: RunKey, job: JobRecord, submission: Submission, run: ReconcilePass
+) -> tuple[ActionRecord, ...]:
     """Before an earlier run too, and of the array that a task was split from: Slurm keeps what it was told."""
     store, runs = run.edges.store, list[RunKey]()
     if job.restarts or job.array_task_id is not None:
-        for job_id in {job.job_id, _submitted_id(job)}:
+        for job_id in {job.job_id, _get_submitted_id(job)}:
             before = [
                 known.attempt for known in store.attempts(cluster=key.cluster, job_id=job_id) if known.uid == job.uid
             ]
@@ -198,28 +207,30 @@ def _known(key: RunKey, job: JobRecord, submission: Submission, run: ReconcilePa
     return tuple(a for one in (*runs, key) for a in store.actions(one) if a.rule in WAITING_RULES)
 
 
-def _begun(waiting: PendingGsubJob, run: ReconcilePass) -> bool:
+def _is_begun(waiting: PendingGsubJob, run: ReconcilePass) -> bool:
     """Whether we were killed between an intention and its end. Then it is made again, which changes nothing where it
     was obeyed, and where it was refused is put back to what was submitted. In this pass nothing else is changed."""
     begun = [a for a in waiting.known if a.done_at is None and a.mode == "act" and a.attempt == waiting.attempt]
-    begun = [a for a in begun if run.edges.config.mode_of(a.rule) == "act" and not muted(waiting.record.uid, run)]
+    begun = [a for a in begun if run.edges.config.mode_of(a.rule) == "act" and not is_muted(waiting.record.uid, run)]
     for rule in {a.rule for a in begun}:
-        actions = whole([_action(a) for a in begun if a.rule == rule], waiting.asked.shape, waiting.record)
-        if _afford(len(actions), run):
-            _change(actions, rule, submitted(waiting.asked, waiting.record), waiting, run)
+        actions = complete_cpu_updates(
+            [_to_slurm_action(a) for a in begun if a.rule == rule], waiting.asked.shape, waiting.record
+        )
+        if _take_tokens(len(actions), run):
+            _change(actions, rule, list_submitted_values(waiting.asked, waiting.record), waiting, run)
     return bool(begun)
 
 
-def _action(known: ActionRecord) -> SlurmAction:
+def _to_slurm_action(known: ActionRecord) -> SlurmAction:
     return SlurmAction(
         verb=Verb.UPDATE_JOB, target=known.target, key=known.key, value=known.value, because=known.because
     )
 
 
-def _submission(key: RunKey, job: JobRecord, run: ReconcilePass) -> Submission | None:
+def _find_submission(key: RunKey, job: JobRecord, run: ReconcilePass) -> Submission | None:
     found = run.book.submitted.get(key)
     if found is None:
-        found = run.edges.store.submission(key.cluster, _submitted_id(job))
+        found = run.edges.store.submission(key.cluster, _get_submitted_id(job))
         if found is None or not speaks_for(found, record_of(job, key.cluster)):
             run.book.strangers.add(key)
             return None
@@ -227,7 +238,7 @@ def _submission(key: RunKey, job: JobRecord, run: ReconcilePass) -> Submission |
     return found
 
 
-def _submitted_id(job: JobRecord) -> int:
+def _get_submitted_id(job: JobRecord) -> int:
     """The id that sbatch printed."""
     return job.job_id if job.array_job_id is None else job.array_job_id
 
@@ -243,7 +254,7 @@ def _plan_in_force(submission: Submission, run: ReconcilePass) -> PlacementPlan 
         return None
 
 
-def _not_done(actions: Sequence[SlurmAction], rule: str, waiting: PendingGsubJob) -> tuple[SlurmAction, ...]:
+def _list_undone_actions(actions: Sequence[SlurmAction], rule: str, waiting: PendingGsubJob) -> tuple[SlurmAction, ...]:
     """Those to be made. () when one of them was refused before: the others are not made alone. What was the last that
     we said of a key and is not in force was changed by somebody, and stays as it is."""
     tried = sorted((a for a in waiting.known if a.rule == rule and a.done_at is not None), key=lambda a: a.done_at or 0)
@@ -253,7 +264,7 @@ def _not_done(actions: Sequence[SlurmAction], rule: str, waiting: PendingGsubJob
     return tuple(action for action in actions if last.get(action.key) != action.value)
 
 
-def _intend(action: SlurmAction, rule: str, mode: str, waiting: PendingGsubJob, run: ReconcilePass) -> int:
+def _store_intention(action: SlurmAction, rule: str, mode: str, waiting: PendingGsubJob, run: ReconcilePass) -> int:
     store = run.edges.store
     with store.transaction():
         if store.attempt(waiting.attempt) is None:
@@ -272,9 +283,9 @@ def _change(
     A refusal ends it, and is ticked off only after everything is put back: then being killed in between cannot leave
     with Slurm what it refused.
     """
-    rows = [_intend(action, rule, "act", waiting, run) for action in actions]
+    rows = [_store_intention(action, rule, "act", waiting, run) for action in actions]
     made = 0
-    for call in together(actions):
+    for call in group_calls(actions):
         error = _ask(call, waiting, run)
         if error is None:
             return
@@ -282,10 +293,10 @@ def _change(
         if error and not _TOO_LATE.search(error):
             _undo(actions[:made], rule, back, waiting, run)
         for row, action in zip(rows[made - len(call) : made], call, strict=True):
-            _tick_off(row, action, rule, error, waiting, run)
+            _mark_done(row, action, rule, error, waiting, run)
         if error:
             for row, left in zip(rows[made:], actions[made:], strict=True):
-                _tick_off(row, left, rule, f"not made: {call[0].key} was refused", waiting, run)
+                _mark_done(row, left, rule, f"not made: {call[0].key} was refused", waiting, run)
             return
 
 
@@ -305,12 +316,12 @@ def _undo(
         for action in reversed(actions)
         if action.key not in _STAYS and back.get(action.key) not in (None, action.value)
     ]
-    for call in together(undone):
-        rows = [_intend(again, rule, "act", waiting, run) for again in call]
+    for call in group_calls(undone):
+        rows = [_store_intention(again, rule, "act", waiting, run) for again in call]
         error = _ask(call, waiting, run)
         if error is not None:
             for row, again in zip(rows, call, strict=True):
-                _tick_off(row, again, rule, error, waiting, run)
+                _mark_done(row, again, rule, error, waiting, run)
 
 
 def _ask(call: Sequence[SlurmAction], waiting: PendingGsubJob, run: ReconcilePass) -> str | None:
@@ -319,7 +330,7 @@ def _ask(call: Sequence[SlurmAction], waiting: PendingGsubJob, run: ReconcilePas
         run.edges.slurm.apply(call[0], owner=waiting.record.uid, also=call[1:])
     except SlurmUnreachable as away:
         run.edges.slurm.job(waiting.record.address)  # raises where it is the controller that does not answer
-        mute(waiting.record.uid, run)
+        mute_user(waiting.record.uid, run)
         run.unheard = True
         run.summary.errors.append(f"job {call[0].target}: {away}")
         return None
@@ -328,7 +339,7 @@ def _ask(call: Sequence[SlurmAction], waiting: PendingGsubJob, run: ReconcilePas
     return ""
 
 
-def _tick_off(
+def _mark_done(
     number: int, action: SlurmAction, rule: str, error: str, waiting: PendingGsubJob, run: ReconcilePass
 ) -> None:
     now = run.edges.clock.now()

@@ -15,7 +15,7 @@ _RENEW_S = 100.0
 _STANDING_S, _UNTIL_DRAINED_S = 86400.0, 900.0
 
 
-def tell_gate(run: ReconcilePass) -> None:
+def renew_gate_permit(run: ReconcilePass) -> None:
     """Renews the permit in time. Without the rule in `advise` or `act` nothing is told, and no permit is given."""
     publisher, mode = run.edges.publisher, run.edges.config.mode_of("gate")
     if publisher is None or run.edges.scope.user is not None or mode == "observe":
@@ -28,12 +28,14 @@ def tell_gate(run: ReconcilePass) -> None:
     allowed = mode == "act" and out < fleet.allowance(run.edges.config.placement.exclude_cap)
     standing = _UNTIL_DRAINED_S if run.edges.config.mode_of("drain") == "act" else _STANDING_S
     mended = {repair.node: repair.at for repair in run.edges.store.repairs(since=run.now - standing)}
-    faults = _faults(s for s in run.edges.store.strikes(since=run.now - standing) if s.at > mended.get(s.node, 0.0))
+    faults = _list_newest_faults(
+        s for s in run.edges.store.strikes(since=run.now - standing) if s.at > mended.get(s.node, 0.0)
+    )
     publisher.tell_gate(Gate(at=run.now, until=run.now + PERMIT_S, allowed=allowed, faults=faults))
     run.book.gate_until = run.now + PERMIT_S
 
 
-def _faults(strikes: Iterable[StrikeRecord]) -> tuple[Fault, ...]:
+def _list_newest_faults(strikes: Iterable[StrikeRecord]) -> tuple[Fault, ...]:
     """Of each node the newest conclusive fault, for all to read: a kernel line would name the user's program."""
     latest = {strike.node: strike for strike in strikes if strike.conclusive}
     return tuple(Fault(node=s.node, cause=s.cause, since=s.at) for _, s in sorted(latest.items()))

@@ -14,10 +14,10 @@ from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.run import QueueDelay
 from slurmwrap.model.submission import Submission
-from slurmwrap.placement.fragmentation import scattered
-from slurmwrap.placement.relaxation import waits
+from slurmwrap.placement.fragmentation import is_scattered
+from slurmwrap.placement.relaxation import is_waiting
 from slurmwrap.policy.run_from_slurm import key_of
-from slurmwrap.reconcile.pending_jobs import ours_pending
+from slurmwrap.reconcile.pending_jobs import list_pending_gsub_jobs
 from slurmwrap.reconcile.reconcile_context import ReconcilePass
 
 FAIR_SHARE, FRAGMENTATION = "fair share", "fragmentation"
@@ -30,11 +30,11 @@ _NO_PLACE = ("Resources", "ReqNodeNotAvail", "BadConstraints", "Nodes")
 
 def count_delays(run: ReconcilePass) -> None:
     """One look at every waiting job of gsub's that wants GPUs. Costs nothing where there is none."""
-    known = _known(run)
-    waiting = {key_of(job, run.book.cluster): job for job in ours_pending(run) if job.gpus}
+    known = _read_open_delays(run)
+    waiting = {key_of(job, run.book.cluster): job for job in list_pending_gsub_jobs(run) if job.gpus}
     if not known and not waiting:
         return
-    changed = [*_looks(waiting, known, run), *_ends(waiting, known, run)]
+    changed = [*_update_waiting(waiting, known, run), *_close_ended(waiting, known, run)]
     if not changed:
         return
     with run.edges.store.transaction():
@@ -46,12 +46,12 @@ def count_delays(run: ReconcilePass) -> None:
             del known[delay.attempt]
 
 
-def looked(delay: QueueDelay, waits_for: str, until: float) -> QueueDelay:
+def count_and_wait_for(delay: QueueDelay, waits_for: str, until: float) -> QueueDelay:
     """`delay` counted up to `until` and from there on for `waits_for`."""
-    return replace(counted(delay, until), waits_for=waits_for)
+    return replace(count_delay(delay, until), waits_for=waits_for)
 
 
-def counted(delay: QueueDelay, until: float) -> QueueDelay:
+def count_delay(delay: QueueDelay, until: float) -> QueueDelay:
     """The time since the last look goes to what the job waited for then; too long a time to nobody."""
     passed = until - delay.seen_at
     if passed <= 0:
@@ -63,7 +63,7 @@ def counted(delay: QueueDelay, until: float) -> QueueDelay:
     return replace(delay, seen_at=until, fair_share_s=delay.fair_share_s + passed)
 
 
-def _known(run: ReconcilePass) -> dict[RunKey, QueueDelay]:
+def _read_open_delays(run: ReconcilePass) -> dict[RunKey, QueueDelay]:
     """Counts that are not over, read once."""
     if run.book.delays is None:
         found = run.edges.store.delays(open_only=True)
@@ -71,7 +71,7 @@ def _known(run: ReconcilePass) -> dict[RunKey, QueueDelay]:
     return run.book.delays
 
 
-def _looks(
+def _update_waiting(
     waiting: dict[RunKey, JobRecord], known: dict[RunKey, QueueDelay], run: ReconcilePass
 ) -> Iterator[QueueDelay]:
     looks = 0
@@ -79,19 +79,19 @@ def _looks(
         looks += job.reason.startswith(_NO_PLACE)
         if looks > _LOOKS:
             return  # the others' turn is in the next pass: their time goes to what they wait for since the last look
-        if not waits(job, run.now):
+        if not is_waiting(job, run.now):
             if key in known and known[key].waits_for:  # held, or its begin was moved: nobody keeps it waiting
-                yield looked(known[key], "", run.now)
+                yield count_and_wait_for(known[key], "", run.now)
             continue
-        found = waits_for(job, run.book.submitted[key], run)
-        before = known.get(key) or _earlier(key, run) or _first(key, job, found)
+        found = find_wait_reason(job, run.book.submitted[key], run)
+        before = known.get(key) or _find_earlier_delay(key, run) or _make_first_delay(key, job, found)
         if before.waits_for == "":  # it was held until now
             yield replace(before, seen_at=run.now, waits_for=found)
         elif key not in known or found != before.waits_for or run.now - before.seen_at >= _STEP_S:
-            yield looked(before, found, run.now)
+            yield count_and_wait_for(before, found, run.now)
 
 
-def _ends(
+def _close_ended(
     waiting: dict[RunKey, JobRecord], known: dict[RunKey, QueueDelay], run: ReconcilePass
 ) -> Iterator[QueueDelay]:
     for key, delay in known.items():
@@ -102,17 +102,17 @@ def _ends(
             continue  # squeue may miss a job once
         mine = job is not None and job.submit_time == key.submit_time
         end = job.start_time or job.end_time if job is not None and mine else None
-        last = counted(delay, min(run.now, float(end))) if end is not None and delay.waits_for else delay
+        last = count_delay(delay, min(run.now, float(end))) if end is not None and delay.waits_for else delay
         yield replace(last, over=True)
 
 
-def _earlier(key: RunKey, run: ReconcilePass) -> QueueDelay | None:
+def _find_earlier_delay(key: RunKey, run: ReconcilePass) -> QueueDelay | None:
     """A count that was thought to be over."""
     found = run.edges.store.delays(job_id=key.job_id)
     return next((replace(d, over=False, waits_for="") for d in found if d.attempt == key), None)
 
 
-def _first(key: RunKey, job: JobRecord, waits_for: str) -> QueueDelay:
+def _make_first_delay(key: RunKey, job: JobRecord, waits_for: str) -> QueueDelay:
     since = float(job.eligible_time or 0)
     return QueueDelay(
         attempt=key,
@@ -125,10 +125,10 @@ def _first(key: RunKey, job: JobRecord, waits_for: str) -> QueueDelay:
     )
 
 
-def waits_for(job: JobRecord, submission: Submission, run: ReconcilePass) -> str:
+def find_wait_reason(job: JobRecord, submission: Submission, run: ReconcilePass) -> str:
     """What keeps it waiting at this moment."""
     if submission.shape is None or not job.reason.startswith(_NO_PLACE):
         return FAIR_SHARE
     insists = any(change.get("option") == "switches" and change.get("new") for change in submission.changes)
-    found = scattered(job, submission.shape, run.snapshot(), one_domain=insists)
+    found = is_scattered(job, submission.shape, run.snapshot(), one_domain=insists)
     return FRAGMENTATION if found else FAIR_SHARE

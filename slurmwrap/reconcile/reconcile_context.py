@@ -17,7 +17,7 @@ from slurmwrap.model.retry_decision import InputRead
 from slurmwrap.model.run import ActionRecord, JobRun, QueueDelay
 from slurmwrap.model.submission import Submission
 from slurmwrap.placement.token_bucket import Bucket
-from slurmwrap.policy.incident import Incident, Mounts, first_component
+from slurmwrap.policy.incident import Incident, Mounts, get_first_component
 from slurmwrap.profiling.merge_profiles import merge
 from slurmwrap.profiling.profile_key import profile_key_of
 from slurmwrap.protocols import Accounting, Clock, Logs, Publisher, Slurm, Spool, Store
@@ -66,7 +66,7 @@ class Services:
     config: Config
     scope: Scope = field(default_factory=Scope)
     accounting: Accounting = field(default_factory=NoAccounting)
-    mounts: Mounts = first_component
+    mounts: Mounts = get_first_component
     steps: Callable[[JobRun, str], Mapping[str, Any]] = lambda record, directory: {}  # host.stepfiles.StepFiles
     may_resize: Callable[[], bool] = lambda: True  # nodes, CPUs and memory of others' waiting jobs
     say: Callable[[str], None] = lambda line: None
@@ -178,7 +178,7 @@ class ReconcilePass:
         self._snapshot = None
 
 
-def one_by_one(job: JobRecord, run: ReconcilePass, work: Callable[[], T], otherwise: T) -> T:
+def run_for_each_job(job: JobRecord, run: ReconcilePass, work: Callable[[], T], otherwise: T) -> T:
     """`work` for one job. What goes wrong with it, on its user's word maybe, must not keep all others waiting."""
     try:
         return work()
@@ -189,12 +189,12 @@ def one_by_one(job: JobRecord, run: ReconcilePass, work: Callable[[], T], otherw
         return otherwise
 
 
-def mute(uid: int, run: ReconcilePass) -> None:
+def mute_user(uid: int, run: ReconcilePass) -> None:
     """Slurm was not reached in the name of `uid`: it is left alone for a while, since he may have stopped scontrol."""
     run.book.muted[uid] = run.now + _MUTE_S
 
 
-def muted(uid: int, run: ReconcilePass) -> bool:
+def is_muted(uid: int, run: ReconcilePass) -> bool:
     """Whether nothing is asked in its name now. A clock that was put back does not make it longer."""
     return 0 < run.book.muted.get(uid, 0.0) - run.now <= _MUTE_S
 

@@ -9,7 +9,7 @@ from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.run import JobRun
 from slurmwrap.policy import blocked_inputs
-from slurmwrap.policy.launch_failure import held_launch
+from slurmwrap.policy.launch_failure import is_held_launch
 from slurmwrap.policy.run_from_slurm import key_of, record_of, run_before
 from slurmwrap.profiling.profile_key import published_key_of
 from slurmwrap.protocols import Published
@@ -17,10 +17,10 @@ from slurmwrap.reconcile import open_incidents
 from slurmwrap.reconcile.execute_actions import finish
 from slurmwrap.reconcile.ingest import ingest
 from slurmwrap.reconcile.judge_run import judge
-from slurmwrap.reconcile.node_health import health_now
-from slurmwrap.reconcile.node_load import loads_now, relaxing
+from slurmwrap.reconcile.node_health import judge_nodes
+from slurmwrap.reconcile.node_load import is_relaxing, measure_node_loads
 from slurmwrap.reconcile.orphaned_holds import release_gates
-from slurmwrap.reconcile.publish_gate_permit import tell_gate
+from slurmwrap.reconcile.publish_gate_permit import renew_gate_permit
 from slurmwrap.reconcile.queue_delay import count_delays
 from slurmwrap.reconcile.reconcile_context import PassSummary, ReconcilePass, ReconcilerState, Services, SlurmJobs
 from slurmwrap.reconcile.relax_pending import relax_waiting
@@ -38,7 +38,7 @@ def reconcile_once(edges: Services, book: ReconcilerState | None = None) -> Pass
     words = SlurmJobs(ask=lambda: edges.slurm.jobs(edges.scope.user))
     run = ReconcilePass(edges=edges, book=book, words=words, summary=PassSummary(), now=edges.clock.now())
     try:
-        _work(run)
+        _run_pass(run)
     finally:
         if edges.publisher is not None:
             edges.publisher.end_pass()
@@ -46,15 +46,15 @@ def reconcile_once(edges: Services, book: ReconcilerState | None = None) -> Pass
     return run.summary
 
 
-def _work(run: ReconcilePass) -> None:
+def _run_pass(run: ReconcilePass) -> None:
     run.summary.ingested = ingest(run.edges, run.book.cluster, run.words)
-    open_incidents.begin(run)
+    open_incidents.open_pass(run)
     _look_after(count_delays, run)  # before the runs that ended are judged: how long they waited is theirs
     _look_after(recall, run)
-    run.to_do = _to_do(run)
+    run.to_do = _list_runs_to_do(run)
     for record in run.to_do:
         try:
-            _attend(record, run)
+            _process_run(record, run)
         except (SlurmUnreachable, StoreError):
             raise
         except Exception as error:  # one job that we cannot handle must not keep all others waiting
@@ -64,10 +64,10 @@ def _work(run: ReconcilePass) -> None:
     for look in (relax_waiting, tune_waiting):
         _look_after(look, run)
     _publish(run)
-    _tell_gate(run)
+    _renew_gate_permit(run)
 
 
-def _to_do(run: ReconcilePass) -> tuple[JobRun, ...]:
+def _list_runs_to_do(run: ReconcilePass) -> tuple[JobRun, ...]:
     """Runs that are not done with, oldest first, after those that Slurm shows were added."""
     store, cluster = run.edges.store, run.book.cluster
     with store.transaction():
@@ -86,7 +86,7 @@ def _to_do(run: ReconcilePass) -> tuple[JobRun, ...]:
                 store.save_attempt(seen)
             open_ones[key] = seen
         run.book.settled &= shown.keys()
-        for job in filter(held_launch, run.words.first.values()):
+        for job in filter(is_held_launch, run.words.first.values()):
             if not any(_is_before(known, job) for known in store.attempts(cluster=cluster, job_id=job.job_id)):
                 unseen = run_before(job, cluster)
                 store.save_attempt(unseen)
@@ -100,14 +100,14 @@ def _is_before(record: JobRun, job: JobRecord) -> bool:
     return record.uid == job.uid and record.restarts == job.restarts - 1 and recent
 
 
-def _attend(record: JobRun, run: ReconcilePass) -> None:
+def _process_run(record: JobRun, run: ReconcilePass) -> None:
     """Brings one run as far as it can be brought now."""
     job = run.words.first.get(record.attempt.job_id)
     if job is None and record.attempt.job_id in run.words.latest:
         return  # Slurm showed it only after the spools were read: the next pass has all of it
     if job is not None and job.submit_time < record.attempt.submit_time:
         job = None  # an older record of a controller that lost its state
-    record = open_incidents.excused(record, run)
+    record = open_incidents.excuse_run(record, run)
     if record.diagnosis is None:
         judged = judge(record, job, run)
         if judged is None:
@@ -126,9 +126,9 @@ def _look_after(look: Callable[[ReconcilePass], None], run: ReconcilePass) -> No
         run.summary.errors.append(f"{look.__name__}: {type(error).__name__}: {error}")
 
 
-def _tell_gate(run: ReconcilePass) -> None:
+def _renew_gate_permit(run: ReconcilePass) -> None:
     try:
-        tell_gate(run)
+        renew_gate_permit(run)
     except SlurmUnreachable:
         raise
     except SlurmwrapError as error:
@@ -144,12 +144,12 @@ def _publish(run: ReconcilePass) -> None:
     profiles = store.profiles()
     published = Published(
         at=now,
-        health=health_now(run),
-        blocked=tuple(blocked_inputs.published(block) for block in store.blocked_inputs()),
+        health=judge_nodes(run),
+        blocked=tuple(blocked_inputs.make_published_block(block) for block in store.blocked_inputs()),
         profiles=tuple(replace(p, key=published_key_of(p.key)) for p in profiles),
-        incidents=open_incidents.published(run.incidents, run.edges.mounts),
-        loads=loads_now(run, {profile.key: profile for profile in profiles}),
-        relaxing=relaxing(run.edges),
+        incidents=open_incidents.list_published_incidents(run.incidents, run.edges.mounts),
+        loads=measure_node_loads(run, {profile.key: profile for profile in profiles}),
+        relaxing=is_relaxing(run.edges),
     )
     try:
         publisher.publish(published)

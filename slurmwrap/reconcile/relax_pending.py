@@ -13,10 +13,17 @@ from slurmwrap.model.hostlist import names_in
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.node import Node
 from slurmwrap.model.run import WAITING_RULES
-from slurmwrap.placement.relaxation import Group, Urgent, blocked_by_us, relax, said, submitted
+from slurmwrap.placement.relaxation import (
+    Group,
+    Urgent,
+    find_blocking_reason,
+    list_submitted_values,
+    list_values_in_force,
+    relax,
+)
 from slurmwrap.policy import requeue
-from slurmwrap.reconcile.pending_jobs import PendingGsubJob, head, spend
-from slurmwrap.reconcile.reconcile_context import ReconcilePass, one_by_one
+from slurmwrap.reconcile.pending_jobs import PendingGsubJob, list_queue_head, make_changes
+from slurmwrap.reconcile.reconcile_context import ReconcilePass, run_for_each_job
 
 # of QOS and association, on what a retry raises (squeue(1), "JOB REASON CODES")
 _LIMIT = re.compile(r"(QOS|Assoc)(Max|Grp)(Mem|Wall|CpuMin|CPUMin|GRESMin|GRESRunMin|CpuRunMin|CPURunMin|Billing)")
@@ -26,17 +33,17 @@ _TUNED = frozenset(("MinMemoryNode", "CPUsPerTask", "MinCPUsNode"))
 def relax_waiting(run: ReconcilePass) -> None:
     """What is due at the head of the queue. It ends where the bucket is empty: the next pass goes on from there."""
     nothing: tuple[Group, ...] = ()
-    for waiting in head(run):
-        for group in one_by_one(waiting.record, run, partial(_groups, waiting, run), nothing):
-            if not spend(run, waiting, "relax", group, _in_force(waiting)):
+    for waiting in list_queue_head(run):
+        for group in run_for_each_job(waiting.record, run, partial(_list_change_groups, waiting, run), nothing):
+            if not make_changes(run, waiting, "relax", group, _list_keys_in_force(waiting)):
                 return
 
 
-def _groups(waiting: PendingGsubJob, run: ReconcilePass) -> tuple[Group, ...]:
-    return (*_too_large(waiting, run), *_due(waiting, run))
+def _list_change_groups(waiting: PendingGsubJob, run: ReconcilePass) -> tuple[Group, ...]:
+    return (*_restore_too_large(waiting, run), *_list_due_groups(waiting, run))
 
 
-def _too_large(waiting: PendingGsubJob, run: ReconcilePass) -> tuple[Group, ...]:
+def _restore_too_large(waiting: PendingGsubJob, run: ReconcilePass) -> tuple[Group, ...]:
     """Back to what it ran with, where a limit keeps it from running again with more: the update itself is not refused
     for a limit that would only hold it back (22.05.8), and then it would wait for ever."""
     record, store = waiting.record, run.edges.store
@@ -52,7 +59,7 @@ def _too_large(waiting: PendingGsubJob, run: ReconcilePass) -> tuple[Group, ...]
     back = {
         key: value
         for key in asked
-        if (value := requeue.undo(key, before)) and _size(key, record) == asked[key] != value
+        if (value := requeue.undo(key, before)) and _format_size(key, record) == asked[key] != value
     }
     if back and not before.resize_refused and run.edges.config.mode_of("relax") == "act":
         store.save_attempt(replace(before, resize_refused=True))
@@ -64,20 +71,20 @@ def _too_large(waiting: PendingGsubJob, run: ReconcilePass) -> tuple[Group, ...]
     )
 
 
-def _size(key: str, record: JobRecord) -> str:
+def _format_size(key: str, record: JobRecord) -> str:
     """Of requeue.SIZES, as scontrol update takes it."""
     minutes = (record.time_limit_s or 0) // 60
     values = {"MinMemoryNode": record.mem_mib_per_node, "MinMemoryCPU": record.mem_mib_per_cpu, "TimeLimit": minutes}
     return str(values[key] or "")
 
 
-def _due(waiting: PendingGsubJob, run: ReconcilePass) -> tuple[Group, ...]:
-    config, urgent = run.edges.config, urgent_of(waiting, run)
+def _list_due_groups(waiting: PendingGsubJob, run: ReconcilePass) -> tuple[Group, ...]:
+    config, urgent = run.edges.config, find_urgency(waiting, run)
     groups = relax(
         waiting.asked,
         waiting.record,
         now=run.now,
-        unseen=_unseen(waiting),
+        unseen=_list_unseen_keys(waiting),
         urgent=urgent,
         pin_s=config.placement.pin_s,
     )
@@ -87,12 +94,12 @@ def _due(waiting: PendingGsubJob, run: ReconcilePass) -> tuple[Group, ...]:
     return tuple(group for group in groups if group[0].key not in _TUNED)
 
 
-def urgent_of(waiting: PendingGsubJob, run: ReconcilePass) -> Urgent | None:
+def find_urgency(waiting: PendingGsubJob, run: ReconcilePass) -> Urgent | None:
     """Why not to wait for a deadline: Slurm names what we asked for, or a node that we named is no longer free."""
     record = waiting.record
-    if reason := blocked_by_us(waiting.asked, record):
+    if reason := find_blocking_reason(waiting.asked, record):
         return Urgent(because=f"Slurm says {reason[:60]}: back to what was asked for")
-    if record.req_nodes and "ReqNodeList" in submitted(waiting.asked, record):
+    if record.req_nodes and "ReqNodeList" in list_submitted_values(waiting.asked, record):
         nodes = {node.name: node for node in run.snapshot().nodes}
         if taken := [name for name in names_in(record.req_nodes) if not _free(nodes.get(name), record)]:
             return Urgent(because=f"{taken[0]} is not free any more", everything=False)
@@ -111,11 +118,15 @@ def _free(node: Node | None, record: JobRecord) -> bool:
     )
 
 
-def _unseen(waiting: PendingGsubJob) -> Mapping[str, str]:
+def _list_unseen_keys(waiting: PendingGsubJob) -> Mapping[str, str]:
     """What we set of the keys that squeue does not show."""
     done = [a for a in waiting.known if a.done_at is not None and not a.error and a.key == "Switches"]
     return {action.key: action.value for action in sorted(done, key=lambda action: action.done_at or 0)}
 
 
-def _in_force(waiting: PendingGsubJob) -> Mapping[str, str]:
-    return {**submitted(waiting.asked, waiting.record), **_unseen(waiting), **said(waiting.record)}
+def _list_keys_in_force(waiting: PendingGsubJob) -> Mapping[str, str]:
+    return {
+        **list_submitted_values(waiting.asked, waiting.record),
+        **_list_unseen_keys(waiting),
+        **list_values_in_force(waiting.record),
+    }

@@ -42,10 +42,10 @@ def watch(
             away_s = 0.0
         report(summary)
         soon = summary.waiting or summary.held_back
-        _wait(edges, min(_SOON_S, poll_s) if soon else poll_s, _either(stopped, woken, seen))
+        _wait(edges, min(_SOON_S, poll_s) if soon else poll_s, _combine_stops(stopped, woken, seen))
 
 
-def _either(stopped: Callable[[], bool], woken: Callable[[], object], seen: object) -> Callable[[], bool]:
+def _combine_stops(stopped: Callable[[], bool], woken: Callable[[], object], seen: object) -> Callable[[], bool]:
     return lambda: stopped() or woken() != seen
 
 

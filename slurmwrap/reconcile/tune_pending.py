@@ -23,21 +23,21 @@ from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.placement.allocate import allocate
 from slurmwrap.placement.demand import Allocation, GradedSettings, JobDemand, Server
-from slurmwrap.placement.pending_rules import hurried, kept_to_share, matters
+from slurmwrap.placement.pending_rules import is_worth_an_update, limit_to_share_of_servers, list_hurried_jobs
 from slurmwrap.placement.relaxation import BLOCKED
 from slurmwrap.policy.run_from_slurm import key_of
-from slurmwrap.profiling.merge_profiles import as_of
+from slurmwrap.profiling.merge_profiles import adapt_profile
 from slurmwrap.profiling.profile_key import profile_key_of
 from slurmwrap.reconcile.pending_demand import (
-    fixed_claim,
-    servers_of,
-    tasks_per_node,
-    tuned_claim,
-    waiting_tasks,
-    where,
+    count_tasks_per_node,
+    count_waiting_tasks,
+    find_allowed_nodes,
+    list_servers,
+    make_fixed_demand,
+    make_tuned_demand,
 )
-from slurmwrap.reconcile.pending_jobs import PendingGsubJob, head, ours_pending, spend
-from slurmwrap.reconcile.reconcile_context import ReconcilePass, one_by_one
+from slurmwrap.reconcile.pending_jobs import PendingGsubJob, list_pending_gsub_jobs, list_queue_head, make_changes
+from slurmwrap.reconcile.reconcile_context import ReconcilePass, run_for_each_job
 from slurmwrap.sbatch.request import ResourceShape
 
 _ROUNDING = 1e-6
@@ -56,7 +56,7 @@ def tune_waiting(run: ReconcilePass) -> None:
     config = run.edges.config.tuning
     off = not config.enabled or config.policy == "proportional"
     scarce = _scarce(run.words.first.values())
-    tuned = [w for w in head(run) if w.submission.tune and w.submission.shape is not None]
+    tuned = [w for w in list_queue_head(run) if w.submission.tune and w.submission.shape is not None]
     ours = [w for w in tuned if _untouched(w)]
     for waiting in tuned:
         if _blocked(waiting) or ((off or waiting not in ours) and _by_us(waiting)):
@@ -68,7 +68,7 @@ def tune_waiting(run: ReconcilePass) -> None:
     if not tunable or off:
         run.book.startable = {}
         return
-    servers = servers_of(run.snapshot())
+    servers = list_servers(run.snapshot())
     claims = _claims(tunable, servers, run)
     grants = allocate(claims, servers, config.policy, GradedSettings(assumed_run_s=config.assumed_run_s))
     given = {grant.job: (claim, grant) for claim, grant in zip(claims, grants, strict=True) if claim.speeds}
@@ -79,7 +79,7 @@ def tune_waiting(run: ReconcilePass) -> None:
             continue
         shape = waiting.submission.shape
         actions = updates(waiting.record, shape, claim, grant) if shape is not None else ()
-        if actions and not spend(run, waiting, "tune", actions, back(waiting.record)):
+        if actions and not make_changes(run, waiting, "tune", actions, back(waiting.record)):
             return  # the next pass comes soon
 
 
@@ -96,7 +96,7 @@ def updates(record: JobRecord, shape: ResourceShape, claim: JobDemand, grant: Al
 
     In the order in which placement/retune.py found them to work: CPUsPerTask before MinCPUsNode.
     """
-    tasks = tasks_per_node(shape)
+    tasks = count_tasks_per_node(shape)
     if not tasks or not _matters(record, claim, grant):
         return ()
     cpus, memory = ceil(grant.cpus * claim.gpus_per_node / tasks - _ROUNDING), grant.mem_mib * claim.gpus_per_node
@@ -145,7 +145,7 @@ def _limited(record: JobRecord, scarce: Set[tuple[str, str]]) -> bool:
 def _give_back(waiting: PendingGsubJob, run: ReconcilePass, because: str) -> None:
     """What is as we left it; what its user changed since is his."""
     record, shape = waiting.record, waiting.submission.shape
-    tasks = tasks_per_node(shape) if shape is not None else None
+    tasks = count_tasks_per_node(shape) if shape is not None else None
     if shape is None or not tasks or not shape.cpus or not shape.mem_mib:
         return
     asked = {"CPUsPerTask": shape.cpus, "MinCPUsNode": shape.cpus * tasks, "MinMemoryNode": shape.mem_mib}
@@ -155,7 +155,7 @@ def _give_back(waiting: PendingGsubJob, run: ReconcilePass, because: str) -> Non
         for key, value in asked.items()
         if now[key] != str(value) and left[key]
     ]
-    spend(run, waiting, "tune", actions, now)
+    make_changes(run, waiting, "tune", actions, now)
 
 
 def _untouched(waiting: PendingGsubJob) -> bool:
@@ -183,7 +183,7 @@ def _as_we_left_it(waiting: PendingGsubJob) -> Mapping[str, bool]:
 
 def _matters(record: JobRecord, claim: JobDemand, grant: Allocation) -> bool:
     gpus = claim.gpus_per_node
-    return matters(claim, grant, record.cpus / claim.nodes / gpus, (record.mem_mib_per_node or 0) / gpus)
+    return is_worth_an_update(claim, grant, record.cpus / claim.nodes / gpus, (record.mem_mib_per_node or 0) / gpus)
 
 
 def _claims(
@@ -205,7 +205,7 @@ def _claims(
     could = {grant.job for grant in allocate(plain, servers, "proportional") if grant.servers}
     run.book.startable = {job: min(run.book.startable.get(job, run.now), run.now) for job in could}
     soon = _hurried(ready[:most], asked, tunable, {server.name for server in servers}, run)
-    asked = [kept_to_share(claim, servers) if claim.job in soon else claim for claim in asked]
+    asked = [limit_to_share_of_servers(claim, servers) if claim.job in soon else claim for claim in asked]
     for_s = {job: run.now - since for job, since in run.book.startable.items()} | dict.fromkeys(soon, inf)
     return tuple(replace(claim, startable_s=for_s.get(claim.job, 0.0)) for claim in asked)
 
@@ -219,32 +219,38 @@ def _hurried(
 ) -> Set[str]:
     """Jobs of gsub's with a job behind them that wants the same servers and is not tuned: of somebody who does not use
     gsub, without GPUs, or so far unknown."""
-    ours = {job.waiting_address for job in ours_pending(run) if run.book.submitted[key_of(job, run.book.cluster)].tune}
+    ours = {
+        job.waiting_address
+        for job in list_pending_gsub_jobs(run)
+        if run.book.submitted[key_of(job, run.book.cluster)].tune
+    }
     ours -= {claim.job for claim in claims if claim.job in tunable and not claim.speeds}
     may_run = {claim.job: claim.servers for claim in claims}
 
     def names_of(job: JobRecord) -> frozenset[str]:
         names = may_run.get(job.waiting_address)
-        return (where(job, run.snapshot()) if names is None else names) & servers
+        return (find_allowed_nodes(job, run.snapshot()) if names is None else names) & servers
 
-    return hurried((job.waiting_address, names_of(job), job.waiting_address in ours) for job in reversed(ready))
+    return list_hurried_jobs(
+        (job.waiting_address, names_of(job), job.waiting_address in ours) for job in reversed(ready)
+    )
 
 
 def _of(job: JobRecord, waiting: PendingGsubJob | None, run: ReconcilePass, gpus: int) -> Sequence[JobDemand]:
     """As many as it stands for, and as `gpus` could hold."""
-    claim = one_by_one(job, run, lambda: _claim(job, waiting, run), None)
+    claim = run_for_each_job(job, run, lambda: _claim(job, waiting, run), None)
     if claim is None:
         return ()
-    return [claim] * max(1, min(waiting_tasks(job), gpus // claim.gpus))
+    return [claim] * max(1, min(count_waiting_tasks(job), gpus // claim.gpus))
 
 
 def _claim(job: JobRecord, waiting: PendingGsubJob | None, run: ReconcilePass) -> JobDemand | None:
     snapshot = run.snapshot()
     if waiting is not None and waiting.submission.shape is not None and (profile := _profile(waiting, run)):
-        claim = tuned_claim(job, waiting.submission.shape, profile, snapshot, run.edges.config.tuning)
+        claim = make_tuned_demand(job, waiting.submission.shape, profile, snapshot, run.edges.config.tuning)
         if claim is not None:
             return replace(claim, run_s=_run_s(job, run))
-    return fixed_claim(job, snapshot)
+    return make_fixed_demand(job, snapshot)
 
 
 def _run_s(job: JobRecord, run: ReconcilePass) -> float:
@@ -257,4 +263,4 @@ def _profile(waiting: PendingGsubJob, run: ReconcilePass) -> ResourceProfile | N
     """What the site knows of its user's job by this key, as it counts today."""
     submission = waiting.submission
     found = run.edges.store.profile(profile_key_of(submission.uid, submission.profile_key))
-    return as_of(found, run.now, variant=submission.profile_variant) if found is not None else None
+    return adapt_profile(found, run.now, variant=submission.profile_variant) if found is not None else None

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from slurmwrap.config import Config
-from slurmwrap.diagnosis.classifier import classifier
+from slurmwrap.diagnosis.classifier import make_classifier
 from slurmwrap.errors import UsageError
 from slurmwrap.host import munge
 from slurmwrap.host.mounts import mount_of
@@ -19,11 +19,11 @@ from slurmwrap.host.read_user_file import UserLogs
 from slurmwrap.host.system_clock import SystemClock
 from slurmwrap.protocols import Publisher
 from slurmwrap.reconcile import Scope, Services
-from slurmwrap.reconcile.notifications import site_publisher, why_text
+from slurmwrap.reconcile.notifications import format_why_text, make_site_publisher
 from slurmwrap.slurm.accounting import OptionalSacct, Sacct
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store.database import Database
-from slurmwrap.store.deserialize import from_plain
+from slurmwrap.store.deserialize import record_from_json
 from slurmwrap.store.published import FilePublisher
 from slurmwrap.store.spool_reader import PlainSpool, SealedSpool
 from slurmwrap.store.user_state_files import SPOOL
@@ -43,7 +43,7 @@ def site_edges(config: Config, slurm: SlurmCommands, store: Database, say: Calla
     publisher = None
     if site.published:
         sealed = FilePublisher(Path(site.published), site.munge_socket, munge.encode)
-        publisher = site_publisher(sealed, config, say, store.attempts_of)
+        publisher = make_site_publisher(sealed, config, say, store.attempts_of)
     scope = Scope(trusted=trusted | {-1})
     return _edges(config, slurm, store, say, spools=(*shared, controller), publisher=publisher, scope=scope)
 
@@ -54,7 +54,7 @@ def user_edges(
     """For the jobs of the user who runs this process. `state`: the directory of their own records."""
     uid = os.geteuid()
     scope = Scope(user=pwd.getpwuid(uid).pw_name, uid=uid, trusted=frozenset())
-    beside = None if config.site.published else BesideOutput(why_text)  # where there is a site, it tells
+    beside = None if config.site.published else BesideOutput(format_why_text)  # where there is a site, it tells
     return _edges(config, slurm, store, say, spools=(PlainSpool(state / SPOOL),), publisher=beside, scope=scope)
 
 
@@ -75,8 +75,8 @@ def _edges(
         logs=UserLogs(),
         clock=SystemClock(),
         publisher=publisher,
-        unpack=from_plain,
-        classify=classifier(config.diagnosis.signatures),
+        unpack=record_from_json,
+        classify=make_classifier(config.diagnosis.signatures),
         read_inputs=read_inputs_as,
         config=config,
         scope=scope,

@@ -14,15 +14,15 @@ from slurmwrap.report.report_inputs import ActionSteps
 from slurmwrap.report.text_format import in_order
 
 
-def rule_rows(steps: Iterable[ActionSteps]) -> tuple[RuleRow, ...]:
+def count_rule_rows(steps: Iterable[ActionSteps]) -> tuple[RuleRow, ...]:
     """One row per rule. One decision may need several changes of Slurm: what is counted is targets, not changes."""
     counts: dict[str, Counter[str]] = {}
     for step in steps:
-        counts.setdefault(step.rule, Counter())[_outcome(step)] += step.targets
+        counts.setdefault(step.rule, Counter())[_get_outcome(step)] += step.targets
     return tuple(RuleRow(rule=rule, **counts[rule]) for rule in sorted(counts))
 
 
-def _outcome(step: ActionSteps) -> str:
+def _get_outcome(step: ActionSteps) -> str:
     if step.mode != "act":
         return {"observe": "observed"}.get(step.mode, "advised")
     if step.refused:
@@ -33,7 +33,7 @@ def _outcome(step: ActionSteps) -> str:
 REQUEUES = {Verb.REQUEUE.value, Verb.REQUEUEHOLD.value}
 
 
-def to_do(actions: Sequence[ActionRecord]) -> tuple[ToDo, ...]:
+def list_advised_actions(actions: Sequence[ActionRecord]) -> tuple[ToDo, ...]:
     """Drains that were only advised, then the way back for those that were done. Equal reasons are folded."""
     drains = [action for action in actions if action.verb == Verb.DRAIN.value]
     advised = [action for action in drains if action.mode == "advise" and action.done_at is None]
@@ -47,16 +47,16 @@ def to_do(actions: Sequence[ActionRecord]) -> tuple[ToDo, ...]:
     ]
     if done:
         why = f"drained by slurmwrap; once {'they are' if len(done) > 1 else 'it is'} repaired"
-        todo.append(ToDo(why=why, command=repaired(done)))
+        todo.append(ToDo(why=why, command=make_repair_command(done)))
     return tuple(todo)
 
 
-def repaired(nodes: Iterable[str]) -> str:
+def make_repair_command(nodes: Iterable[str]) -> str:
     """Lifts our drain of `nodes` and keeps the repair, by which earlier faults weigh less; scontrol alone would not."""
     return f"slurmwrap nodes repaired {shlex.quote(fold(in_order(nodes)))} --resume"
 
 
-def scontrol_line(action: ActionRecord) -> str:
+def format_scontrol_line(action: ActionRecord) -> str:
     """The shell command for one action, safe to paste: every value is quoted where the shell would read it.
 
     A blocked input is none of Slurm's: the command is ours.

@@ -49,7 +49,7 @@ class _History:
 
     def next_run(self, record: JobRun) -> JobRun | None:
         """The job's next judged run, else that of its user's next submission of the very same script."""
-        job = _job(record)
+        job = _make_job_key(record)
         runs = [run for run in self._after(job, record) if run.restarts > record.restarts]
         mine = self.same.get(job)
         runs += self._after(mine, record) if mine is not None else []
@@ -61,7 +61,7 @@ class _History:
         return runs[bisect_right(runs, record.attempt.submit_time, key=lambda run: run.attempt.submit_time) :]
 
 
-def agreement(
+def compare_rules_with_outcomes(
     attempts: Iterable[JobRun],
     actions: Iterable[ActionRecord],
     strikes: Iterable[StrikeRecord],
@@ -71,28 +71,28 @@ def agreement(
 ) -> tuple[Agreement, ...]:
     """One row per rule that spoke, by name. `out_of_service`: nodes that people took out (not our own drains)."""
     records = tuple(sorted(attempts, key=lambda r: r.attempt.submit_time))
-    same = _same(submissions)
-    history = _History(tuple(strikes), _by_node(records), _by_job(records, same), same)
+    same = _group_same_jobs(submissions)
+    history = _History(tuple(strikes), _group_by_node(records), _group_by_job(records, same), same)
     by_key = {record.attempt: record for record in records}
     taken = frozenset(out_of_service)
     found: dict[str, list[str]] = {}
-    for rule, record, node in _spoken(actions, by_key):
+    for rule, record, node in _list_spoken(actions, by_key):
         found.setdefault(rule, []).append(
             _drain(history, record, node, taken) if rule == "drain" else _JUDGES[rule](history, record)
         )
-    stopped = [record for record in records if record.decision == "stop" and _by_itself(record)]
+    stopped = [record for record in records if record.decision == "stop" and _is_stopped_by_itself(record)]
     if stopped:
         found["stop"] = [_stop(history, record) for record in stopped]
-    return tuple(_row(rule, found[rule]) for rule in sorted(found))
+    return tuple(_make_agreement(rule, found[rule]) for rule in sorted(found))
 
 
-def _row(rule: str, outcomes: Sequence[str]) -> Agreement:
+def _make_agreement(rule: str, outcomes: Sequence[str]) -> Agreement:
     return Agreement(
         rule=rule, agree=outcomes.count(AGREE), disagree=outcomes.count(DISAGREE), open=outcomes.count(OPEN)
     )
 
 
-def _spoken(actions: Iterable[ActionRecord], by_key: Mapping[RunKey, JobRun]) -> Iterable[tuple[str, JobRun, str]]:
+def _list_spoken(actions: Iterable[ActionRecord], by_key: Mapping[RunKey, JobRun]) -> Iterable[tuple[str, JobRun, str]]:
     """(rule, run, node) once per run and rule: one decision needs several changes of Slurm."""
     seen = dict.fromkeys(
         (a.rule, a.attempt, a.target if a.verb == Verb.DRAIN.value else "")
@@ -109,48 +109,48 @@ def _retry(history: _History, record: JobRun) -> str:
     after = history.next_run(record)
     if after is None:
         return OPEN
-    return AGREE if _well(after) else DISAGREE if _category(after) == _category(record) else OPEN
+    return AGREE if _is_success(after) else DISAGREE if _get_category(after) == _get_category(record) else OPEN
 
 
 def _retry_elsewhere(history: _History, record: JobRun) -> str:
-    left = record.nodes if len(record.nodes) == 1 else _blamed(record)
-    if any(_failed_another(history, record, node) for node in left):
+    left = record.nodes if len(record.nodes) == 1 else _list_blamed_nodes(record)
+    if any(_has_failed_another(history, record, node) for node in left):
         return AGREE
     after = history.next_run(record)
     if after is None or set(after.nodes) & set(left):
         return OPEN
-    return AGREE if _well(after) else DISAGREE if _category(after) == _category(record) else OPEN
+    return AGREE if _is_success(after) else DISAGREE if _get_category(after) == _get_category(record) else OPEN
 
 
 def _resize(history: _History, record: JobRun) -> str:
     after = history.next_run(record)
-    if after is None or not _larger(after, record):
+    if after is None or not _is_larger(after, record):
         return OPEN
-    return AGREE if _well(after) else DISAGREE if _category(after) == _category(record) else OPEN
+    return AGREE if _is_success(after) else DISAGREE if _get_category(after) == _get_category(record) else OPEN
 
 
 def _stop(history: _History, record: JobRun) -> str:
     after = history.next_run(record)
     if after is None:
         return OPEN
-    return DISAGREE if _well(after) else AGREE
+    return DISAGREE if _is_success(after) else AGREE
 
 
 def _block_input(history: _History, record: JobRun) -> str:
     after = history.next_run(record)
     if after is None:
         return OPEN
-    if _well(after):
+    if _is_success(after):
         return DISAGREE
     assert after.diagnosis is not None and record.diagnosis is not None
     return AGREE if after.diagnosis.input_path == record.diagnosis.input_path else OPEN
 
 
 def _drain(history: _History, record: JobRun, node: str, taken: frozenset[str]) -> str:
-    if node in taken or _failed_another(history, record, node):
+    if node in taken or _has_failed_another(history, record, node):
         return AGREE
     end = record.end_time or record.attempt.submit_time
-    well = {_job(r) for r in history.by_node.get(node, ()) if _started_after(r, end) and _well(r)}
+    well = {_make_job_key(r) for r in history.by_node.get(node, ()) if _is_started_after(r, end) and _is_success(r)}
     return DISAGREE if len(well) >= WELL else OPEN
 
 
@@ -162,21 +162,21 @@ _JUDGES: dict[str, _Judge] = {
 }
 
 
-def _failed_another(history: _History, record: JobRun, node: str) -> bool:
+def _has_failed_another(history: _History, record: JobRun, node: str) -> bool:
     """Whether hardware failed another job on `node` within a week after `record`: a diagnosis of it, or a strike."""
     end = float(record.end_time or record.attempt.submit_time)
     own = record.attempt.job_id
     struck = any(s.node == node and s.job_id != own and end < s.at <= end + WEEK_S for s in history.strikes)
     return struck or any(
-        _job(other) != _job(record)
-        and _category(other) in _HARDWARE
-        and (len(other.nodes) == 1 or node in _blamed(other))
+        _make_job_key(other) != _make_job_key(record)
+        and _get_category(other) in _HARDWARE
+        and (len(other.nodes) == 1 or node in _list_blamed_nodes(other))
         and end < float(other.end_time or 0) <= end + WEEK_S
         for other in history.by_node.get(node, ())
     )
 
 
-def _larger(after: JobRun, before: JobRun) -> bool:
+def _is_larger(after: JobRun, before: JobRun) -> bool:
     pairs = (
         (after.mem_mib_per_node, before.mem_mib_per_node),
         (after.mem_mib_per_cpu, before.mem_mib_per_cpu),
@@ -185,13 +185,13 @@ def _larger(after: JobRun, before: JobRun) -> bool:
     return any(new is not None and old is not None and new > old for new, old in pairs)
 
 
-def _same(submissions: Iterable[Submission]) -> dict[_Key, _Key]:
+def _group_same_jobs(submissions: Iterable[Submission]) -> dict[_Key, _Key]:
     """(cluster, job) -> whose, which script, which code and arguments; nothing where these are not known."""
     ordered = sorted(submissions, key=lambda s: s.at)
     return {(s.cluster, s.job_id): (s.cluster, s.uid, s.script_sha256, s.fingerprint) for s in ordered if s.fingerprint}
 
 
-def _by_node(attempts: Iterable[JobRun]) -> dict[str, list[JobRun]]:
+def _group_by_node(attempts: Iterable[JobRun]) -> dict[str, list[JobRun]]:
     found: dict[str, list[JobRun]] = {}
     for record in attempts:
         for node in record.nodes:
@@ -199,41 +199,41 @@ def _by_node(attempts: Iterable[JobRun]) -> dict[str, list[JobRun]]:
     return found
 
 
-def _by_job(attempts: Iterable[JobRun], same: Mapping[_Key, _Key]) -> dict[_Key, list[JobRun]]:
+def _group_by_job(attempts: Iterable[JobRun], same: Mapping[_Key, _Key]) -> dict[_Key, list[JobRun]]:
     found: dict[_Key, list[JobRun]] = {}
     for record in attempts:
-        if _told(record):
-            job = _job(record)
+        if _has_category(record):
+            job = _make_job_key(record)
             found.setdefault(job, []).append(record)
             if job in same:
                 found.setdefault(same[job], []).append(record)
     return found
 
 
-def _job(record: JobRun) -> _Key:
+def _make_job_key(record: JobRun) -> _Key:
     return record.attempt.cluster, record.attempt.job_id
 
 
-def _by_itself(record: JobRun) -> bool:
+def _is_stopped_by_itself(record: JobRun) -> bool:
     """Stopped for what it died of, not for want of consent or budget: that is no advice."""
     return record.diagnosis is not None and record.diagnosis.decision == "stop"
 
 
-def _blamed(record: JobRun) -> tuple[str, ...]:
+def _list_blamed_nodes(record: JobRun) -> tuple[str, ...]:
     return (record.diagnosis.node,) if record.diagnosis is not None and record.diagnosis.node else ()
 
 
-def _started_after(record: JobRun, moment: float) -> bool:
+def _is_started_after(record: JobRun, moment: float) -> bool:
     return record.start_time is not None and record.start_time >= moment
 
 
-def _told(record: JobRun) -> bool:
+def _has_category(record: JobRun) -> bool:
     return record.diagnosis is not None and record.diagnosis.category not in _SAID_NOTHING
 
 
-def _well(record: JobRun) -> bool:
-    return _category(record) == "success"
+def _is_success(record: JobRun) -> bool:
+    return _get_category(record) == "success"
 
 
-def _category(record: JobRun) -> str:
+def _get_category(record: JobRun) -> str:
     return record.diagnosis.category if record.diagnosis is not None else ""

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from slurmwrap.config import Nodes
 from slurmwrap.report import categories, idle_resources, lemon_nodes, repeated_failures, usage_totals
-from slurmwrap.report.action_counts import rule_rows, to_do
-from slurmwrap.report.agreement import agreement
-from slurmwrap.report.ettr import counted, large
-from slurmwrap.report.false_decisions import retries, wrong
-from slurmwrap.report.holdout_figures import holdout
+from slurmwrap.report.action_counts import count_rule_rows, list_advised_actions
+from slurmwrap.report.agreement import compare_rules_with_outcomes
+from slurmwrap.report.ettr import compute_ettr, list_large_jobs
+from slurmwrap.report.false_decisions import count_false_decisions, count_retries
+from slurmwrap.report.holdout_figures import compute_holdout
 from slurmwrap.report.night_report import Blocked, Estimate, NightReport, Preruns, Saving
-from slurmwrap.report.queue_wait import queueing
+from slurmwrap.report.queue_wait import compute_queueing
 from slurmwrap.report.report_inputs import Figures
-from slurmwrap.report.run_locality import locality
-from slurmwrap.report.savings import savings
+from slurmwrap.report.run_locality import make_locality_rows
+from slurmwrap.report.savings import list_savings
 
 
 def build(figures: Figures, nodes: Nodes | None = None) -> NightReport:
     """What ended, was decided or was struck in the period; blocked inputs, drains and nodes as they stand."""
     since, until = figures.since, figures.until
     blaming = [strike for strike in figures.strikes if not strike.incident]
-    saved = savings(figures)
+    saved = list_savings(figures)
     out = {one.node for one in figures.removals}
-    judged = lemon_nodes.lemons(figures.history, nodes or Nodes(), out, now=until)
+    judged = lemon_nodes.list_lemons(figures.history, nodes or Nodes(), out, now=until)
     drained = {action.target for action in figures.drains if action.mode in ("advise", "act")}
     return NightReport(
         since=since,
@@ -31,45 +31,45 @@ def build(figures: Figures, nodes: Nodes | None = None) -> NightReport:
         user=figures.user,
         headline=usage_totals.headline(figures),
         before=usage_totals.before(figures),
-        preruns=_preruns(figures, saved[0]),
+        preruns=_count_preruns(figures, saved[0]),
         savings=saved,
-        wrong=wrong(figures),
-        holdout=holdout(figures),
-        caught=categories.caught(figures.caught),
-        categories=categories.categories(figures),
-        incidents=categories.incident_rows(figures),
+        wrong=count_false_decisions(figures),
+        holdout=compute_holdout(figures),
+        caught=categories.make_caught_rows(figures.caught),
+        categories=categories.make_category_rows(figures),
+        incidents=categories.make_incident_rows(figures),
         runtimes=usage_totals.runtimes(figures.cells),
         held=tuple(figures.moments),
-        repeated=repeated_failures.by_job(figures),
-        repeated_users=repeated_failures.by_user(figures),
-        repeated_inputs=repeated_failures.by_input(figures),
-        rules=rule_rows(figures.steps),
-        retries=retries(figures.again),
-        agreement=agreement(
+        repeated=repeated_failures.list_by_job(figures),
+        repeated_users=repeated_failures.list_by_user(figures),
+        repeated_inputs=repeated_failures.list_by_input(figures),
+        rules=count_rule_rows(figures.steps),
+        retries=count_retries(figures.again),
+        agreement=compare_rules_with_outcomes(
             *(figures.judged, figures.spoken, blaming, figures.submitted),
             out_of_service={one.node for one in figures.removals if not one.ours},
         ),
-        suspects=lemon_nodes.suspects([strike for strike in blaming if since <= strike.at < until]),
+        suspects=lemon_nodes.list_suspects([strike for strike in blaming if since <= strike.at < until]),
         lemons=judged,
-        drains=lemon_nodes.own_drains(figures.removals),
+        drains=lemon_nodes.list_own_drains(figures.removals),
         blocked=tuple(
             Blocked(input=one, user=figures.names.get(one.uid, ""), new=since <= one.at < until)
             for one in figures.blocked
         ),
-        to_do=(*lemon_nodes.to_drain(judged, drained), *to_do(figures.drains)),
-        counted=counted(figures.counting, since=since, until=until),
-        large=large(figures.large),
-        queueing=queueing(figures.delays, since=since, until=until),
-        idle=idle_resources.idle(figures),
-        requests=idle_resources.requests(figures.asked),
-        locality=locality(figures.spread, figures.switch_of),
+        to_do=(*lemon_nodes.list_nodes_to_drain(judged, drained), *list_advised_actions(figures.drains)),
+        counted=compute_ettr(figures.counting, since=since, until=until),
+        large=list_large_jobs(figures.large),
+        queueing=compute_queueing(figures.delays, since=since, until=until),
+        idle=idle_resources.list_idle_rows(figures),
+        requests=idle_resources.list_over_requests(figures.asked),
+        locality=make_locality_rows(figures.spread, figures.switch_of),
         users=usage_totals.users(figures),
         accounts=usage_totals.accounts(figures),
         notes=tuple(figures.notes),
     )
 
 
-def _preruns(figures: Figures, saved: Saving) -> Preruns:
+def _count_preruns(figures: Figures, saved: Saving) -> Preruns:
     stopped = [one for one in figures.caught if one.job_id is not None]
     return Preruns(
         passed=figures.outcomes.get("pass", 0),

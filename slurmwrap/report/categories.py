@@ -17,7 +17,7 @@ T = TypeVar("T")
 K = TypeVar("K")
 
 
-def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     """Items by key, in their order."""
     groups: dict[K, list[T]] = {}
     for item in items:
@@ -25,27 +25,27 @@ def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     return groups
 
 
-def categories(figures: Figures) -> tuple[CategoryRow, ...]:
+def make_category_rows(figures: Figures) -> tuple[CategoryRow, ...]:
     """Dearest first; a category that failed only in the period before has no row."""
     total = fsum(cell.gpu_s for cell in figures.cells) / 3600
-    failed = grouped(alone(figures.cells), lambda cell: cell.category)
-    earlier = grouped(alone(figures.cells_before or ()), lambda cell: cell.category)
+    failed = group_by(select_unstruck(figures.cells), lambda cell: cell.category)
+    earlier = group_by(select_unstruck(figures.cells_before or ()), lambda cell: cell.category)
     repeats: Counter[str] = Counter()
     for (_, category), count in figures.failed_repeats.items():
         repeats[category] += count
     rows = [
-        _row(name, cells, total, earlier.get(name, ()), repeats[name], figures.lasted.get(name, ()))
+        _make_category_row(name, cells, total, earlier.get(name, ()), repeats[name], figures.lasted.get(name, ()))
         for name, cells in failed.items()
     ]
     return tuple(sorted(rows, key=lambda row: (-row.gpu_hours, -row.attempts, row.category)))
 
 
-def alone(cells: Iterable[RunGroup]) -> list[RunGroup]:
+def select_unstruck(cells: Iterable[RunGroup]) -> list[RunGroup]:
     """Of failures that no incident of the page struck."""
     return [cell for cell in cells if cell.outcome == "failed" and not cell.struck]
 
 
-def _row(
+def _make_category_row(
     name: str, cells: Sequence[RunGroup], total: float, earlier: Sequence[RunGroup], repeats: int, lasted: Sequence[int]
 ) -> CategoryRow:
     hours, runs = fsum(cell.gpu_s for cell in cells) / 3600, sum(cell.runs for cell in cells)
@@ -57,8 +57,8 @@ def _row(
         jobs=runs - repeats,
         users=len({cell.user for cell in cells}),
         median_run_s=float(median(lasted)) if lasted else 0.0,
-        p90_run_s=nearest_rank(lasted, 0.90),
-        p95_run_s=nearest_rank(lasted, 0.95),
+        p90_run_s=find_nearest_rank(lasted, 0.90),
+        p95_run_s=find_nearest_rank(lasted, 0.95),
         gpu_hours=hours,
         share=hours / total if total else 0.0,
         demand=(counts[0], counts[1], counts[2], counts[3]),
@@ -67,18 +67,18 @@ def _row(
     )
 
 
-def nearest_rank(ordered: Sequence[float], share: float) -> float:
+def find_nearest_rank(ordered: Sequence[float], share: float) -> float:
     """The least value that `share` of them do not exceed; 0 of none."""
     return float(ordered[ceil(share * len(ordered)) - 1]) if ordered else 0.0
 
 
-def incident_rows(figures: Figures) -> tuple[IncidentRow, ...]:
+def make_incident_rows(figures: Figures) -> tuple[IncidentRow, ...]:
     """In the order in which they began."""
     ordered = sorted(figures.incidents, key=lambda one: one.began)
-    return tuple(_incident(one, figures.incident_gpu_s.get(one.incident_id, 0.0) / 3600) for one in ordered)
+    return tuple(_make_incident_row(one, figures.incident_gpu_s.get(one.incident_id, 0.0) / 3600) for one in ordered)
 
 
-def _incident(one: Incident, gpu_hours: float) -> IncidentRow:
+def _make_incident_row(one: Incident, gpu_hours: float) -> IncidentRow:
     return IncidentRow(
         incident_id=one.incident_id,
         category=one.category,
@@ -91,13 +91,13 @@ def _incident(one: Incident, gpu_hours: float) -> IncidentRow:
     )
 
 
-def caught(found: Sequence[Caught]) -> tuple[CaughtRow, ...]:
+def make_caught_rows(found: Sequence[Caught]) -> tuple[CaughtRow, ...]:
     """What one GPU showed before the cluster paid for it; most GPUs first."""
-    rows = [_caught_row(name, group) for name, group in grouped(found, lambda one: one.category).items()]
+    rows = [_make_caught_row(name, group) for name, group in group_by(found, lambda one: one.category).items()]
     return tuple(sorted(rows, key=lambda row: (-row.gpus_never_started, -row.preruns, row.category)))
 
 
-def _caught_row(category: str, found: Sequence[Caught]) -> CaughtRow:
+def _make_caught_row(category: str, found: Sequence[Caught]) -> CaughtRow:
     stopped = [one for one in found if one.job_id is not None]
     return CaughtRow(
         category=category or NO_SIGNATURE,

@@ -17,14 +17,14 @@ _Z = NormalDist().inv_cdf(0.975)
 Interval = tuple[float, float]  # (low, high)
 
 
-def of_mean(values: Sequence[float]) -> Interval:
+def compute_interval_of_mean(values: Sequence[float]) -> Interval:
     """Of the mean of at least two values."""
     n = len(values)
     mean = fsum(values) / n
-    return around(mean, sqrt(fsum((value - mean) ** 2 for value in values) / (n - 1) / n), values)
+    return compute_interval_around(mean, sqrt(fsum((value - mean) ** 2 for value in values) / (n - 1) / n), values)
 
 
-def around(value: float, error: float, cases: Sequence[float]) -> Interval:
+def compute_interval_around(value: float, error: float, cases: Sequence[float]) -> Interval:
     """Of a mean or a ratio with this standard error that is made of these cases; those of 0 say nothing of the others.
 
     The large case that did not happen might have been a gain or a loss, by what those that happened add to the error.
@@ -39,7 +39,7 @@ def around(value: float, error: float, cases: Sequence[float]) -> Interval:
     return low if lost else max(0.0, low), high if gained else min(0.0, high)
 
 
-def of_median(ordered: Sequence[float]) -> Interval:
+def compute_interval_of_median(ordered: Sequence[float]) -> Interval:
     """Of the median of sorted values, whatever they are distributed like: two of them, by their binomial ranks."""
     n = len(ordered)
     below = max(0, floor((n - _Z * sqrt(n)) / 2) - 1)
@@ -54,7 +54,7 @@ def put_together(value: float, parts: Iterable[tuple[float, Interval]]) -> Inter
     return value - low, value + high
 
 
-def scaled(bounds: Interval, by: float) -> Interval:
+def scale_interval(bounds: Interval, by: float) -> Interval:
     """The interval of so many times as much; negative: of what is taken away."""
     low, high = bounds[0] * by, bounds[1] * by
     return (low, high) if by >= 0 else (high, low)

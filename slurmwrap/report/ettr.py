@@ -16,28 +16,28 @@ from slurmwrap.policy.retry_budget import counted_steps
 from slurmwrap.report.night_report import Counted, LargeJob
 
 
-def counted(runs: Iterable[JobRun], *, since: float, until: float) -> Counted:
+def compute_ettr(runs: Iterable[JobRun], *, since: float, until: float) -> Counted:
     """Over the jobs whose newest run ended in [since, until) and all of whose ended runs counted; by GPU-hours."""
     found = []
-    for ordered in _jobs(runs):
+    for ordered in _group_jobs(runs):
         end = ordered[-1].end_time
-        if end is not None and since <= end < until and (times := _times(ordered)) is not None:
+        if end is not None and since <= end < until and (times := _compute_job_times(ordered)) is not None:
             found.append((max(1, ordered[-1].gpus), *times))
     held = fsum(gpus * available for gpus, _, available in found)
     used = fsum(gpus * productive for gpus, productive, _ in found)
     return Counted(jobs=len(found), ettr=used / held if held else None)
 
 
-def large(runs: Iterable[JobRun]) -> tuple[LargeJob, ...]:
+def list_large_jobs(runs: Iterable[JobRun]) -> tuple[LargeJob, ...]:
     """One row per job, most GPU-hours first. Where its steps were not counted, runs that completed are productive and
     all others lost: what a failed run saved is not known then."""
-    rows = [row for ordered in _jobs(runs) if (row := _large(ordered)) is not None]
+    rows = [row for ordered in _group_jobs(runs) if (row := _make_large_job(ordered)) is not None]
     return tuple(sorted(rows, key=lambda row: (-row.gpu_hours, row.address)))
 
 
-def _large(runs: Sequence[JobRun]) -> LargeJob | None:
-    counted_times = _times(runs)
-    times = counted_times or _whole_runs(runs)
+def _make_large_job(runs: Sequence[JobRun]) -> LargeJob | None:
+    counted_times = _compute_job_times(runs)
+    times = counted_times or _sum_whole_runs(runs)
     if times is None:
         return None
     last = runs[-1]
@@ -53,7 +53,7 @@ def _large(runs: Sequence[JobRun]) -> LargeJob | None:
     )
 
 
-def _whole_runs(runs: Sequence[JobRun]) -> tuple[float, float] | None:
+def _sum_whole_runs(runs: Sequence[JobRun]) -> tuple[float, float] | None:
     first, last = runs[0], runs[-1]
     began = first.eligible_time if first.eligible_time is not None else first.start_time
     if began is None or last.end_time is None or last.end_time <= began:
@@ -62,14 +62,14 @@ def _whole_runs(runs: Sequence[JobRun]) -> tuple[float, float] | None:
     return well, float(last.end_time - began)
 
 
-def _jobs(runs: Iterable[JobRun]) -> Iterable[list[JobRun]]:
+def _group_jobs(runs: Iterable[JobRun]) -> Iterable[list[JobRun]]:
     jobs: dict[tuple[str, int, int], list[JobRun]] = {}
     for run in runs:
         jobs.setdefault((run.attempt.cluster, run.attempt.job_id, run.uid), []).append(run)
     return (sorted(same, key=lambda run: run.attempt.submit_time) for same in jobs.values())
 
 
-def _times(runs: Sequence[JobRun]) -> tuple[float, float] | None:
+def _compute_job_times(runs: Sequence[JobRun]) -> tuple[float, float] | None:
     """(productive, available) seconds of one job; None where its runs did not all count, or never began."""
     first, last = runs[0], runs[-1]
     rates = [run.measurement.steps_per_s for run in runs if run.measurement and run.measurement.steps_per_s]

@@ -13,20 +13,20 @@ _REACH, _LEAST_S = 2.0, 120.0  # a failure within so many times the pre-run's ow
 _PROGRAMS = ("U", "AE")  # domains whose failures one GPU can show
 
 
-def wrong(figures: Figures) -> Wrong:
+def count_false_decisions(figures: Figures) -> Wrong:
     """Retries that failed of the same, pre-runs that passed what fails at once, refusals of what runs well."""
     told = [one for one in figures.again if one.category not in _TOLD]
     return Wrong(
         retries=len(told),
         retries_failed_again=sum(one.category == one.before for one in told),
         preruns_passed=len(figures.passed),
-        preruns_missed=sum(missed(one) for one in figures.passed),
+        preruns_missed=sum(is_missed(one) for one in figures.passed),
         refusals=figures.refused,
         false_refusals=figures.refused_falsely,
     )
 
 
-def missed(one: Passed) -> bool:
+def is_missed(one: Passed) -> bool:
     """Whether the job failed of its program, within the reach of the pre-run that passed it."""
     category = CATEGORIES.get(one.category)
     if category is None or category.domain not in _PROGRAMS or one.category == "gpu_oom":
@@ -34,7 +34,7 @@ def missed(one: Passed) -> bool:
     return one.run_s <= max(_LEAST_S, _REACH * one.prerun_s)
 
 
-def retries(again: Sequence[RetriedRun]) -> Retries:
+def count_retries(again: Sequence[RetriedRun]) -> Retries:
     """What became of the runs that followed our requeues."""
     ends = [one.category for one in again]
     return Retries(

@@ -18,7 +18,7 @@ _LABEL = 20  # columns of an array's tasks
 _NUMBER = re.compile(r"([0-9]{1,15})")
 
 
-def alike(rows: Iterable[T], key: Callable[[T], Hashable]) -> tuple[tuple[T, ...], ...]:
+def group_alike(rows: Iterable[T], key: Callable[[T], Hashable]) -> tuple[tuple[T, ...], ...]:
     """Groups of rows with the same key, in the order of each group's first."""
     groups: dict[Hashable, list[T]] = {}
     for row in rows:
@@ -35,37 +35,37 @@ def fold_names(names: Iterable[str]) -> tuple[str, ...]:
     for name in dict.fromkeys(names):
         parts = _NUMBER.split(name)
         shapes.setdefault((*parts[::2], str(len(parts))), []).append(parts)
-    return tuple(one for group in shapes.values() for one in _of_shape(group))
+    return tuple(one for group in shapes.values() for one in _fold_by_shape(group))
 
 
-def _of_shape(group: list[list[str]]) -> Iterable[str]:
+def _fold_by_shape(group: list[list[str]]) -> Iterable[str]:
     """Names with the same text between their numbers: folded at the number that leaves the fewest."""
     places = range(1, len(group[0]), 2)
     if len(group) == 1 or not places:
         return ["".join(parts) for parts in group]
-    folds = {at: _folded_at(at, group) for at in places}
+    folds = {at: _fold_at(at, group) for at in places}
     best = min(places, key=lambda at: (len(folds[at]), -at))
-    return [_joined(same, best) for same in folds[best]]
+    return [_join_names(same, best) for same in folds[best]]
 
 
-def _folded_at(at: int, group: Sequence[list[str]]) -> list[tuple[list[str], ...]]:
-    same = alike(group, lambda parts: (*parts[:at], *parts[at + 1 :]))
-    return [one for names in same for one in _of_width(names, at)]
+def _fold_at(at: int, group: Sequence[list[str]]) -> list[tuple[list[str], ...]]:
+    same = group_alike(group, lambda parts: (*parts[:at], *parts[at + 1 :]))
+    return [one for names in same for one in _group_by_width(names, at)]
 
 
-def _of_width(names: tuple[list[str], ...], at: int) -> tuple[tuple[list[str], ...], ...]:
+def _group_by_width(names: tuple[list[str], ...], at: int) -> tuple[tuple[list[str], ...], ...]:
     padded = any(parts[at].startswith("0") and len(parts[at]) > 1 for parts in names)
-    return alike(names, lambda parts: len(parts[at])) if padded else (names,)
+    return group_alike(names, lambda parts: len(parts[at])) if padded else (names,)
 
 
-def _joined(same: Sequence[Sequence[str]], at: int) -> str:
+def _join_names(same: Sequence[Sequence[str]], at: int) -> str:
     first = same[0]
     if len(same) == 1:
         return "".join(first)
-    return "".join((*first[:at], f"[{ranges(parts[at] for parts in same)}]", *first[at + 1 :]))
+    return "".join((*first[:at], f"[{format_ranges(parts[at] for parts in same)}]", *first[at + 1 :]))
 
 
-def ranges(numbers: Iterable[str]) -> str:
+def format_ranges(numbers: Iterable[str]) -> str:
     """ "3", "1", "2", "7" -> "1-3,7"; widths are kept."""
     ordered = sorted(set(numbers), key=lambda number: (int(number), number))
     found: list[tuple[str, str]] = []
@@ -86,7 +86,7 @@ def label(addresses: Sequence[str]) -> str:
     return f"{fit(name, _LABEL)} ({len(addresses)})"
 
 
-def without_empty(head: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
+def drop_empty_columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
     """A table without the columns in which no row says anything."""
     keep = [i for i in range(len(head)) if any(row[i] for row in rows)]
     return [head[i] for i in keep], [[row[i] for i in keep] for row in rows]
@@ -98,11 +98,11 @@ def fold_jobs(addresses: Iterable[str]) -> str:
     for address in dict.fromkeys(addresses):
         head, _, task = address.partition("_")
         arrays.setdefault(head, []).append(task)
-    return ", ".join(_array(head, tasks) for head, tasks in arrays.items())
+    return ", ".join(_format_array(head, tasks) for head, tasks in arrays.items())
 
 
-def _array(head: str, tasks: Sequence[str]) -> str:
+def _format_array(head: str, tasks: Sequence[str]) -> str:
     known = [task for task in tasks if task.isdecimal()]
     if not known:
         return head
-    return f"{head}_{known[0]}" if len(known) == 1 else f"{head}_[{ranges(known)}]"
+    return f"{head}_{known[0]}" if len(known) == 1 else f"{head}_[{format_ranges(known)}]"

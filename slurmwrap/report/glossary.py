@@ -33,12 +33,12 @@ _OF_SECTION = {
 }
 
 
-def glossary(report: NightReport, sections: Sequence[Section]) -> tuple[GlossaryTerm, ...]:
+def list_glossary_terms(report: NightReport, sections: Sequence[Section]) -> tuple[GlossaryTerm, ...]:
     """Formulas first, as the page names them by id; then the words of the sections that are there."""
     if not report.headline.attempts:
         return ()
-    formulas = known_formulas()
-    used = dict.fromkeys(one.formula for one in report.savings if one.formula in formulas and _shown(report, one))
+    formulas = list_formulas()
+    used = dict.fromkeys(one.formula for one in report.savings if one.formula in formulas and _is_shown(report, one))
     named = {section.key for section in sections if section.has_something}
     found = {key: text for name, terms in _OF_SECTION.items() if name in named for key, text in terms.items()}
     return (
@@ -47,11 +47,11 @@ def glossary(report: NightReport, sections: Sequence[Section]) -> tuple[Glossary
     )
 
 
-def _shown(report: NightReport, one: Saving) -> bool:
+def _is_shown(report: NightReport, one: Saving) -> bool:
     return not report.own or one.gpu_hours is not None
 
 
-def known_formulas() -> Mapping[str, str]:
+def list_formulas() -> Mapping[str, str]:
     """Formula id -> one sentence."""
     try:
         from slurmwrap.report.formulas import FORMULAS

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import tzinfo
 
-from slurmwrap.diagnosis.taxonomy import title_of
+from slurmwrap.diagnosis.taxonomy import get_title
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.run import ActionRecord, JobRun
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.run_filter import NO_FAILURES, failed, moment_of, state_of
 from slurmwrap.report import text_format
-from slurmwrap.report.fold_rows import alike, fold_names, label, without_empty
+from slurmwrap.report.fold_rows import drop_empty_columns, fold_names, group_alike, label
 from slurmwrap.report.job_report.timeline import JobTimeline
 
 HEAD = ("job", "~name", "~user", ">GPUs", ">runs", "last", "result", "decision", "~to do")
@@ -43,12 +43,12 @@ class JobRow:
     gpu_hours: float = 0.0
 
 
-def fields_of(row: JobRow) -> dict[str, object]:
+def list_fields(row: JobRow) -> dict[str, object]:
     """For JSON: all of its fields are plain."""
     return {name: getattr(row, name) for name in JobRow.__slots__}
 
 
-def row_of(runs: Sequence[JobRun], actions: Iterable[ActionRecord], submission: Submission | None) -> JobRow:
+def make_job_row(runs: Sequence[JobRun], actions: Iterable[ActionRecord], submission: Submission | None) -> JobRow:
     """Of one job; `runs` is not empty."""
     ordered = sorted(runs, key=lambda run: run.attempt.submit_time)
     last = ordered[-1]
@@ -78,7 +78,7 @@ def row_of(runs: Sequence[JobRun], actions: Iterable[ActionRecord], submission: 
     )
 
 
-def waiting_row(submission: Submission) -> JobRow:
+def make_waiting_row(submission: Submission) -> JobRow:
     """Of a job of which no run is known."""
     return JobRow(
         job=str(submission.job_id),
@@ -92,25 +92,34 @@ def waiting_row(submission: Submission) -> JobRow:
     )
 
 
-def table(
+def format_job_table(
     rows: Sequence[JobRow], limit: int | None, *, zone: tzinfo | None, columns: int = text_format.WIDTH
 ) -> tuple[str, int]:
     """At most `limit` lines, and how many jobs they show. Tasks, and failures of one name, that are alike share one."""
-    groups = alike(rows, _same)[:limit]
+    groups = group_alike(rows, _make_fold_key)[:limit]
     users = len({row.user for row in rows}) > 1
-    lines = [_line(group, zone) for group in groups]
-    head, cells = without_empty(HEAD, [line if users else [*line[:2], "", *line[3:]] for line in lines])
+    lines = [_format_line(group, zone) for group in groups]
+    head, cells = drop_empty_columns(HEAD, [line if users else [*line[:2], "", *line[3:]] for line in lines])
     return text_format.table(head, cells, indent=0, columns=columns), sum(map(len, groups))
 
 
-def _same(row: JobRow) -> tuple[object, ...]:
+def _make_fold_key(row: JobRow) -> tuple[object, ...]:
     head = row.job.partition("_")[0] if "_" in row.job else ""
     if not head and row.category in ("", *NO_FAILURES):
         return (row.job, row.cluster, row.at)
-    return (head, row.name, row.user, row.gpus, row.runs, _result(row), row.decision, _to_do(row))
+    return (
+        head,
+        row.name,
+        row.user,
+        row.gpus,
+        row.runs,
+        _describe_result(row),
+        row.decision,
+        _describe_open_actions(row),
+    )
 
 
-def _line(group: Sequence[JobRow], zone: tzinfo | None) -> list[str]:
+def _format_line(group: Sequence[JobRow], zone: tzinfo | None) -> list[str]:
     row = group[0]
     return [
         label([one.job for one in group]),
@@ -119,23 +128,23 @@ def _line(group: Sequence[JobRow], zone: tzinfo | None) -> list[str]:
         str(row.gpus),
         str(row.runs) if row.runs > 1 else "",
         text_format.moment(row.at, zone)[5:],
-        _result(row),
+        _describe_result(row),
         row.decision if row.decision != "none" else "",
-        _to_do(row),
+        _describe_open_actions(row),
     ]
 
 
-def _result(row: JobRow) -> str:
+def _describe_result(row: JobRow) -> str:
     if row.category and row.category not in ("success", "cancelled"):
-        return title_of(row.category)
+        return get_title(row.category)
     return row.state.lower().replace("_", " ") or "not ended"
 
 
-def _to_do(row: JobRow) -> str:
+def _describe_open_actions(row: JobRow) -> str:
     return text_format.count(row.to_do, "action") if row.to_do else ""
 
 
-def kept_of(story: JobTimeline, actions: Iterable[ActionRecord]) -> dict[str, str]:
+def describe_stored_records(story: JobTimeline, actions: Iterable[ActionRecord]) -> dict[str, str]:
     """What else is kept of a job, in words; what is not known is left out."""
     asked, last = story.submission, story.attempts[-1] if story.attempts else None
     kept: dict[str, str] = {}

@@ -10,22 +10,22 @@ from slurmwrap.config import Nodes
 from slurmwrap.model.action import DRAIN_PREFIX
 from slurmwrap.model.run import StrikeRecord
 from slurmwrap.policy.node_history import NodeHistory, Removal
-from slurmwrap.policy.node_score import LEMON, OK, NodeScore, scores
-from slurmwrap.report.action_counts import repaired, update_node
-from slurmwrap.report.categories import grouped
+from slurmwrap.policy.node_score import LEMON, OK, NodeScore, compute_node_scores
+from slurmwrap.report.action_counts import make_repair_command, update_node
+from slurmwrap.report.categories import group_by
 from slurmwrap.report.night_report import LemonRow, OwnDrain, SuspectNodes, ToDo
 from slurmwrap.report.text_format import in_order
 
 
-def suspects(strikes: Sequence[StrikeRecord]) -> tuple[SuspectNodes, ...]:
+def list_suspects(strikes: Sequence[StrikeRecord]) -> tuple[SuspectNodes, ...]:
     """Nodes struck alike share a row: one bad switch must not fill a page."""
-    rows = [_suspect(node, found) for node, found in grouped(strikes, lambda strike: strike.node).items()]
-    alike = grouped(rows, lambda row: (row.strikes, row.conclusive, row.causes, row.jobs, row.users, row.text))
-    merged = [_merged(group) for group in alike.values()]
+    rows = [_make_suspect(node, found) for node, found in group_by(strikes, lambda strike: strike.node).items()]
+    alike = group_by(rows, lambda row: (row.strikes, row.conclusive, row.causes, row.jobs, row.users, row.text))
+    merged = [_merge_suspects(group) for group in alike.values()]
     return tuple(sorted(merged, key=lambda row: (not row.conclusive, -row.strikes, row.nodes)))
 
 
-def _suspect(node: str, strikes: Sequence[StrikeRecord]) -> SuspectNodes:
+def _make_suspect(node: str, strikes: Sequence[StrikeRecord]) -> SuspectNodes:
     newest = max(strikes, key=lambda strike: strike.at)
     return SuspectNodes(
         nodes=(node,),
@@ -39,7 +39,7 @@ def _suspect(node: str, strikes: Sequence[StrikeRecord]) -> SuspectNodes:
     )
 
 
-def _merged(rows: Sequence[SuspectNodes]) -> SuspectNodes:
+def _merge_suspects(rows: Sequence[SuspectNodes]) -> SuspectNodes:
     first = rows[0]
     return SuspectNodes(
         nodes=in_order(node for row in rows for node in row.nodes),
@@ -53,15 +53,17 @@ def _merged(rows: Sequence[SuspectNodes]) -> SuspectNodes:
     )
 
 
-def lemons(history: NodeHistory | None, config: Nodes, out: Collection[str], *, now: float) -> tuple[LemonRow, ...]:
+def list_lemons(
+    history: NodeHistory | None, config: Nodes, out: Collection[str], *, now: float
+) -> tuple[LemonRow, ...]:
     """Suspects and lemons, worst first. `out`: nodes that are out of service already: nothing is to be done."""
-    judged = scores(history, config, now=now) if history is not None else ()
+    judged = compute_node_scores(history, config, now=now) if history is not None else ()
     found = [score for score in judged if score.status != OK]
-    alike = grouped(found, lambda s: (s.status, round(s.ratio, 1), s.jobs, s.users, s.why, s.node in out))
-    return tuple(_lemon(group, group[0].node in out) for group in alike.values())
+    alike = group_by(found, lambda s: (s.status, round(s.ratio, 1), s.jobs, s.users, s.why, s.node in out))
+    return tuple(_make_lemon_row(group, group[0].node in out) for group in alike.values())
 
 
-def _lemon(group: Sequence[NodeScore], out: bool) -> LemonRow:
+def _make_lemon_row(group: Sequence[NodeScore], out: bool) -> LemonRow:
     first = group[0]
     nodes = in_order(score.node for score in group)
     return LemonRow(
@@ -71,18 +73,18 @@ def _lemon(group: Sequence[NodeScore], out: bool) -> LemonRow:
         jobs=first.jobs,
         users=first.users,
         why=first.why,
-        command="" if out else _command(nodes, first),
+        command="" if out else _make_command(nodes, first),
     )
 
 
-def _command(nodes: tuple[str, ...], score: NodeScore) -> str:
+def _make_command(nodes: tuple[str, ...], score: NodeScore) -> str:
     if score.status == LEMON:
         reason = f"{DRAIN_PREFIX} lemon, {score.ratio:.1f} times the rate of the fleet, {score.jobs} jobs"
         return update_node(nodes, "DRAIN", reason)
     return f"slurmwrap nodes show {shlex.quote(nodes[0])}"
 
 
-def to_drain(rows: Sequence[LemonRow], known: AbstractSet[str]) -> tuple[ToDo, ...]:
+def list_nodes_to_drain(rows: Sequence[LemonRow], known: AbstractSet[str]) -> tuple[ToDo, ...]:
     """Lemons that are in service. `known`: nodes that have a line of their own already."""
     return tuple(
         ToDo(why=f"lemon: {row.ratio:.1f} times the fleet's rate; {row.why}", command=row.command)
@@ -91,13 +93,15 @@ def to_drain(rows: Sequence[LemonRow], known: AbstractSet[str]) -> tuple[ToDo, .
     )
 
 
-def own_drains(removals: Sequence[Removal]) -> tuple[OwnDrain, ...]:
+def list_own_drains(removals: Sequence[Removal]) -> tuple[OwnDrain, ...]:
     """Those that stand, oldest first; nodes drained for the same share a row."""
-    groups = grouped((one for one in removals if one.ours and one.ended is None), lambda one: one.reason)
+    groups = group_by((one for one in removals if one.ours and one.ended is None), lambda one: one.reason)
     rows = [_drain(reason, found) for reason, found in groups.items()]
     return tuple(sorted(rows, key=lambda row: (row.since, row.nodes)))
 
 
 def _drain(reason: str, found: Sequence[Removal]) -> OwnDrain:
     nodes = in_order(one.node for one in found)
-    return OwnDrain(nodes=nodes, since=min(one.began for one in found), reason=reason, command=repaired(nodes))
+    return OwnDrain(
+        nodes=nodes, since=min(one.began for one in found), reason=reason, command=make_repair_command(nodes)
+    )

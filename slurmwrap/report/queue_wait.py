@@ -12,7 +12,7 @@ from slurmwrap.report.text_format import duration
 LONGEST = 5
 
 
-def queueing(delays: Sequence[QueueDelay], *, since: float, until: float) -> Queueing:
+def compute_queueing(delays: Sequence[QueueDelay], *, since: float, until: float) -> Queueing:
     """Over the runs that waited in [since, until): all of their wait, also what lies before. Seconds per run."""
     mine = [delay for delay in delays if delay.seen_at >= since and delay.eligible_at < until and delay.total_s > 0]
     fair, fragmented = [d.fair_share_s for d in mine], [d.fragmentation_s for d in mine]
@@ -20,16 +20,16 @@ def queueing(delays: Sequence[QueueDelay], *, since: float, until: float) -> Que
     return Queueing(
         runs=len(mine),
         fair_share_mean_s=fsum(fair) / len(mine) if mine else 0.0,
-        fair_share_p95_s=_p95(fair),
+        fair_share_p95_s=_find_p95(fair),
         fragmentation_mean_s=fsum(fragmented) / len(mine) if mine else 0.0,
-        fragmentation_p95_s=_p95(fragmented),
+        fragmentation_p95_s=_find_p95(fragmented),
         unknown_s=fsum(d.unknown_s for d in mine),
         gpu_hours=fsum(d.gpus * d.total_s for d in mine) / 3600,
-        longest=tuple(_row(delay) for delay in longest),
+        longest=tuple(_make_wait_row(delay) for delay in longest),
     )
 
 
-def waited_line(delay: QueueDelay) -> str:
+def format_wait(delay: QueueDelay) -> str:
     """ "Waited 12 min: 4 min for its turn (fair share), 8 min for GPUs that were scattered (fragmentation)." """
     parts = (
         (delay.fair_share_s, "for its turn (fair share)"),
@@ -41,12 +41,12 @@ def waited_line(delay: QueueDelay) -> str:
     return f"Waited {duration(delay.total_s)}{going_on}{': ' if shown else ''}{shown}."
 
 
-def _p95(values: Sequence[float]) -> float:
+def _find_p95(values: Sequence[float]) -> float:
     """The least value that 95 % of them do not exceed (nearest rank)."""
     return sorted(values)[ceil(0.95 * len(values)) - 1] if values else 0.0
 
 
-def _row(delay: QueueDelay) -> WaitedLongest:
+def _make_wait_row(delay: QueueDelay) -> WaitedLongest:
     return WaitedLongest(
         address=delay.address,
         user=delay.user,

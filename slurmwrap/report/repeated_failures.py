@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import fsum
 
-from slurmwrap.report.categories import alone, grouped
+from slurmwrap.report.categories import group_by, select_unstruck
 from slurmwrap.report.night_report import Repeated, RepeatedInput, RepeatedUser
 from slurmwrap.report.report_inputs import BlamedInput, Detail, Figures, Key, Often
 
@@ -13,14 +13,14 @@ ROWS = 100  # of each table, the most frequent
 NEWEST = 20  # addresses of a row
 
 
-def by_job(figures: Figures) -> tuple[Repeated, ...]:
+def list_by_job(figures: Figures) -> tuple[Repeated, ...]:
     """The same failure of the same user's job name, twice or more. Most often first, then dearest."""
     known = figures.details([key for one in figures.often for key in one.newest])
-    rows = [_job_row(one, known) for one in figures.often]
+    rows = [_make_job_row(one, known) for one in figures.often]
     return tuple(sorted(rows, key=lambda row: (-row.attempts, -row.gpu_hours, row.user, row.name, row.category)))
 
 
-def _job_row(one: Often, known: Mapping[Key, Detail]) -> Repeated:
+def _make_job_row(one: Often, known: Mapping[Key, Detail]) -> Repeated:
     shown = [known.get(key) or Detail(str(key[1]), "") for key in one.newest]
     return Repeated(
         user=one.user,
@@ -33,10 +33,12 @@ def _job_row(one: Often, known: Mapping[Key, Detail]) -> Repeated:
     )
 
 
-def by_user(figures: Figures) -> tuple[RepeatedUser, ...]:
+def list_by_user(figures: Figures) -> tuple[RepeatedUser, ...]:
     """The same category of one user, twice or more, whatever the job's name."""
     rows = []
-    for (user, category), cells in grouped(alone(figures.cells), lambda cell: (cell.user, cell.category)).items():
+    for (user, category), cells in group_by(
+        select_unstruck(figures.cells), lambda cell: (cell.user, cell.category)
+    ).items():
         runs = sum(cell.runs for cell in cells)
         jobs = runs - figures.failed_repeats.get((user, category), 0)
         hours = fsum(cell.gpu_s for cell in cells) / 3600
@@ -45,18 +47,18 @@ def by_user(figures: Figures) -> tuple[RepeatedUser, ...]:
     return tuple(sorted(often, key=lambda row: (-row.attempts, -row.gpu_hours, row.user, row.category))[:ROWS])
 
 
-def by_input(figures: Figures) -> tuple[RepeatedInput, ...]:
+def list_by_input(figures: Figures) -> tuple[RepeatedInput, ...]:
     """Files that failures blame twice or more. `blocked`: a file of this path is, now."""
     paths = {block.path for block in figures.blocked}
     rows = [
-        _input_row(path, group, path in paths)
-        for path, group in grouped(figures.blamed, lambda one: one.path).items()
+        _make_input_row(path, group, path in paths)
+        for path, group in group_by(figures.blamed, lambda one: one.path).items()
         if sum(one.runs for one in group) >= 2
     ]
     return tuple(sorted(rows, key=lambda row: (-row.attempts, -row.gpu_hours, row.path))[:ROWS])
 
 
-def _input_row(path: str, group: Sequence[BlamedInput], blocked: bool) -> RepeatedInput:
+def _make_input_row(path: str, group: Sequence[BlamedInput], blocked: bool) -> RepeatedInput:
     return RepeatedInput(
         path=path,
         attempts=sum(one.runs for one in group),

@@ -17,38 +17,38 @@ from slurmwrap.report.report_page import UNTRUSTED, Column, ColumnKind, Page, Re
 MAIN = "categories"
 
 
-def files(page: Page) -> dict[str, str]:
+def render_files(page: Page) -> dict[str, str]:
     """File name -> text: "categories.csv", "nodes.csv", …; only of tables that hold something. "figures.csv" always."""
     tables = {table.key: table for section in page.sections for table in section.tables}
-    return {"figures.csv": figures(page)} | {f"{key}.csv": _file(table) for key, table in tables.items()}
+    return {"figures.csv": render_headline(page)} | {f"{key}.csv": _render_file(table) for key, table in tables.items()}
 
 
-def main_file(page: Page) -> str:
+def render_main_file(page: Page) -> str:
     """The table of failures by category, or its head where none failed."""
-    return files(page).get(f"{MAIN}.csv", "category\r\n")
+    return render_files(page).get(f"{MAIN}.csv", "category\r\n")
 
 
-def figures(page: Page) -> str:
+def render_headline(page: Page) -> str:
     """The headline."""
-    rows = [[one.key, _number(one.number), _number(one.before), one.detail] for one in page.figures]
-    return _written(["figure", "value", "before", "detail"], rows)
+    rows = [[one.key, _format_number(one.number), _format_number(one.before), one.detail] for one in page.figures]
+    return _write_csv(["figure", "value", "before", "detail"], rows)
 
 
-def _file(table: ReportTable) -> str:
+def _render_file(table: ReportTable) -> str:
     every = table.unfolded or table.rows
     more = any(row.more for row in every)
     commands = any(row.command for row in every)
     heads = [column.key for column in table.columns] + ["more"] * more + ["command"] * commands
     rows = [
-        [_cell(value, column) for column, value in zip(table.columns, row.values, strict=True)]
+        [_format_cell(value, column) for column, value in zip(table.columns, row.values, strict=True)]
         + ([cell(row.more)] if more else [])
         + ([cell(row.command)] if commands else [])
         for row in every
     ]
-    return _written(heads, rows)
+    return _write_csv(heads, rows)
 
 
-def _cell(value: object, column: Column) -> str:
+def _format_cell(value: object, column: Column) -> str:
     if value is None:
         return ""
     if column.kind is ColumnKind.MOMENT:
@@ -58,17 +58,17 @@ def _cell(value: object, column: Column) -> str:
     if column.kind is ColumnKind.NAMES:
         return cell(" ".join(value))  # type: ignore[arg-type]
     if isinstance(value, float):
-        return _number(value)
+        return _format_number(value)
     return cell(str(value)) if column.kind in UNTRUSTED else str(value)
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:.6g}" if abs(value) < 1e6 else f"{value:.0f}"
 
 
-def _written(heads: list[str], rows: list[list[str]]) -> str:
+def _write_csv(heads: list[str], rows: list[list[str]]) -> str:
     out = StringIO(newline="")
     writer = csv.writer(out)  # RFC 4180: CRLF, quotes where needed
     writer.writerow(heads)

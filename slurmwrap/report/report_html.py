@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from slurmwrap.report import text_format
-from slurmwrap.report.report_page import NUMERIC, UNTRUSTED, Column, Page, ReportTable, TableRow, shown
+from slurmwrap.report.report_page import NUMERIC, UNTRUSTED, Column, Page, ReportTable, TableRow, format_value
 from slurmwrap.report.report_plots import TITLES
 from slurmwrap.resources import shipped
 
@@ -29,33 +29,33 @@ _NO_PLOTS = "Drawings are left out: matplotlib is not installed here (pip instal
 def render(page: Page, plots: Mapping[str, str] | None, *, made_by: str) -> str:
     """The page. `plots`: report/report_plots.py's; None: there is no matplotlib, and the page says so."""
     notes = page.notes if plots is not None else (*page.notes, _NO_PLOTS)
-    return _filled("page.html.j2", page, plots=plots or {}, notes=notes, made_by=made_by, css="page.css")
+    return _fill_template("page.html.j2", page, plots=plots or {}, notes=notes, made_by=made_by, css="page.css")
 
 
 def mail(page: Page, *, made_by: str) -> str:
     """For programs that read mail: no drawing, no variables, few rows; the whole page is attached."""
-    return _filled("mail.html.j2", page, plots={}, notes=page.notes, made_by=made_by, css="mail.css")
+    return _fill_template("mail.html.j2", page, plots={}, notes=page.notes, made_by=made_by, css="mail.css")
 
 
 def index(nights: Sequence[Any], whose: str) -> str:
     """A page that lists nights (day, word, sentence), as they come."""
-    return _environment().get_template("index.html.j2").render(nights=nights, whose=whose, css="page.css")
+    return _make_environment().get_template("index.html.j2").render(nights=nights, whose=whose, css="page.css")
 
 
-def _filled(template: str, page: Page, **values: object) -> str:
-    environment = _environment()
+def _fill_template(template: str, page: Page, **values: object) -> str:
+    environment = _make_environment()
     environment.globals.update(zone=page.zone)
     return environment.get_template(template).render(page=page, titles=TITLES, folded=FOLDED, in_mail=IN_MAIL, **values)
 
 
-def cells(row: TableRow, table: ReportTable, zone: object) -> Iterator[tuple[Column, str, str]]:
+def list_cells(row: TableRow, table: ReportTable, zone: object) -> Iterator[tuple[Column, str, str]]:
     """Column, what stands in the cell, and its classes; a row's own name comes first."""
     for column, value in zip(table.columns, row.values, strict=True):
-        text = text_format.fit(shown(value, column, zone), CELL)  # type: ignore[arg-type]
-        yield column, text, _classes(column, value)
+        text = text_format.fit(format_value(value, column, zone), CELL)  # type: ignore[arg-type]
+        yield column, text, _list_classes(column, value)
 
 
-def _classes(column: Column, value: object) -> str:
+def _list_classes(column: Column, value: object) -> str:
     absent = value is None or value == ()
     found = {
         "n": column.kind in NUMERIC,
@@ -67,18 +67,18 @@ def _classes(column: Column, value: object) -> str:
     return " ".join(name for name, yes in found.items() if yes)
 
 
-def groups(table: ReportTable) -> tuple[tuple[str, int], ...]:
+def list_column_groups(table: ReportTable) -> tuple[tuple[str, int], ...]:
     """Heads above heads: (text, columns); () where no column has one."""
     found = tuple((name, len(list(some))) for name, some in groupby(table.columns, key=lambda column: column.group))
     return found if any(name for name, _ in found) else ()
 
 
-def tied(text: str) -> str:
+def join_number_and_unit(text: str) -> str:
     """A number keeps its unit on its line."""
     return _UNIT.sub("\N{NO-BREAK SPACE}", text)
 
 
-def _environment() -> Environment:
+def _make_environment() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -88,9 +88,10 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(visible=text_format.visible, fit=text_format.fit, tied=tied)
+    environment.filters.update(visible=text_format.visible, fit=text_format.fit, tied=join_number_and_unit)
     environment.globals.update(
-        count=text_format.count, cells=cells, groups=groups, moment=text_format.moment, numeric=NUMERIC,
+        count=text_format.count, cells=list_cells, groups=list_column_groups, moment=text_format.moment,
+        numeric=NUMERIC,
         untrusted=UNTRUSTED,
         more_shown=MORE,
     )  # fmt: skip

@@ -9,31 +9,31 @@ import json
 from typing import Any
 
 from slurmwrap.fast_dataclasses import fields, is_dataclass
-from slurmwrap.report.headline import verdict
+from slurmwrap.report.headline import make_night_verdict
 from slurmwrap.report.night_report import NightReport
 
 SCHEMA = 1
 
 
-def document(report: NightReport, *, made_by: str) -> dict[str, Any]:
+def make_document(report: NightReport, *, made_by: str) -> dict[str, Any]:
     """The report's fields, after what tells a program what it reads."""
-    said = verdict(report)
+    said = make_night_verdict(report)
     return {
         "schema": SCHEMA,
         "made_by": made_by,
         "verdict": {"word": said.word, "sentence": said.sentence},
-        **_plain(report),
+        **_to_json_value(report),
     }
 
 
 def render(report: NightReport, *, made_by: str) -> str:
     """ASCII only: whatever bytes a name had, every reader takes it."""
-    return json.dumps(document(report, made_by=made_by), indent=2) + "\n"
+    return json.dumps(make_document(report, made_by=made_by), indent=2) + "\n"
 
 
-def _plain(value: Any) -> Any:
+def _to_json_value(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        return {field.name: _to_json_value(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, tuple):
-        return [_plain(one) for one in value]
+        return [_to_json_value(one) for one in value]
     return value

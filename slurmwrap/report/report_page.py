@@ -11,7 +11,7 @@ from datetime import tzinfo
 from enum import Enum
 from typing import Any
 
-from slurmwrap.diagnosis.taxonomy import title_of
+from slurmwrap.diagnosis.taxonomy import get_title
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.model.hostlist import fold
 from slurmwrap.report import text_format
@@ -170,24 +170,24 @@ class Page:
     glossary: tuple[GlossaryTerm, ...]
 
 
-def shown(value: Any, column: Column, zone: tzinfo | None) -> str:
+def format_value(value: Any, column: Column, zone: tzinfo | None) -> str:
     """A value as every format writes it; somebody's words are printable then, but not yet escaped."""
     if value is None or value == ():
         return column.none
     return _WRITTEN[column.kind](value) if column.kind is not ColumnKind.MOMENT else text_format.moment(value, zone)
 
 
-def _names(names: tuple[str, ...]) -> str:
+def _format_names(names: tuple[str, ...]) -> str:
     more = f", … ({len(names)})" if len(names) > NAMES_SHOWN else ""
     return text_format.visible(", ".join(names[:NAMES_SHOWN])) + more
 
 
-def signed(number: float, text: str) -> str:
+def format_signed(number: float, text: str) -> str:
     """ "+4", "−2", "0": `text` is the size of `number`."""
     return f"+{text}" if number > 0 else f"−{text}" if number < 0 else text
 
 
-def brief(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A duration for a table: "45 s", "12 min", "3.1 h", "2.2 d"."""
     if seconds < 99.5:
         return f"{seconds:.0f} s"
@@ -196,29 +196,29 @@ def brief(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} d"
 
 
-def hours(value: float) -> str:
+def format_hours(value: float) -> str:
     """GPU-hours; whole where they are many: nobody compares the tenths of thousands."""
     if value >= 1e6:
         return f"{value / 1e6:,.2f} M"
     return f"{value:,.0f}" if value >= 1000 else text_format.hours(value)
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """Three digits at most after what is whole: "1,234", "12.3", "0.31"."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2g}"
 
 
 _WRITTEN: Mapping[ColumnKind, Callable[[Any], str]] = {
     ColumnKind.TEXT: str,
-    ColumnKind.CATEGORY: title_of,
+    ColumnKind.CATEGORY: get_title,
     ColumnKind.USER: text_format.visible,
-    ColumnKind.NAMES: _names,
+    ColumnKind.NAMES: _format_names,
     ColumnKind.NODES: lambda nodes: text_format.visible(fold(nodes)),
     ColumnKind.COUNT: "{:,}".format,
-    ColumnKind.CHANGE: lambda value: signed(value, f"{abs(value):,}"),
-    ColumnKind.HOURS: lambda value: hours(value),
-    ColumnKind.GAINED: lambda value: signed(value, hours(abs(value))),
-    ColumnKind.TIME: brief,
+    ColumnKind.CHANGE: lambda value: format_signed(value, f"{abs(value):,}"),
+    ColumnKind.HOURS: lambda value: format_hours(value),
+    ColumnKind.GAINED: lambda value: format_signed(value, format_hours(abs(value))),
+    ColumnKind.TIME: format_duration,
     ColumnKind.SHARE: text_format.percent,
-    ColumnKind.NUMBER: number,
+    ColumnKind.NUMBER: format_number,
 }

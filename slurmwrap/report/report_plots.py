@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 
 from slurmwrap.report import text_format
 from slurmwrap.report.night_report import NightReport
-from slurmwrap.report.report_page import brief
+from slurmwrap.report.report_page import format_duration
 from slurmwrap.report.sections_saved import MEANS
 
 INK, SOFT, GRID, COMPLETED, FAILED, CANCELLED, BEFORE, SAVED = (f"#0{i}0{i}0{i}" for i in range(1, 9))
@@ -73,7 +73,7 @@ def draw(report: NightReport, zone: Any = None) -> dict[str, str] | None:
             if has(report):
                 figure = figures.Figure(figsize=SIZE, layout="constrained")  # no pyplot: nothing asks for a display
                 said = plot(figure.subplots(), report, zone)
-                found[key] = _svg(figure, key, title, said)
+                found[key] = _render_svg(figure, key, title, said)
     return found
 
 
@@ -87,20 +87,20 @@ TITLES = {
 # ---- the four
 
 
-def _categories(axes: Any, report: NightReport, zone: Any) -> str:
+def _plot_categories(axes: Any, report: NightReport, zone: Any) -> str:
     rows = sorted(report.categories, key=lambda row: -row.gpu_hours)[:SHOWN][::-1]
     places = range(len(rows))
     axes.barh(places, [row.gpu_hours for row in rows], height=0.62, color=FAILED)
     if report.before is not None:
         axes.plot([row.gpu_hours_before for row in rows], places, "|", color=INK, markersize=13, markeredgewidth=1.6)
     most = max((max(row.gpu_hours, row.gpu_hours_before) for row in rows), default=1.0) or 1.0
-    digits = _digits(most / 10)
+    digits = _count_digits(most / 10)
     for place, row in zip(places, rows, strict=True):
         end = _free(row.gpu_hours, row.gpu_hours_before if report.before is not None else 0.0, most)
         axes.text(end + most * 0.025, place, f"{row.gpu_hours:,.{digits}f}", va="center", fontsize=10)
     axes.set_yticks(list(places), [row.category for row in rows])
     axes.set_xlim(0, most * 1.16)
-    _plain(axes, "x")
+    _simplify_axes(axes, "x")
     axes.set_xlabel("GPU-hours (stroke: the period before)" if report.before is not None else "GPU-hours")
     return "; ".join(f"{row.category} {text_format.hours(row.gpu_hours)}" for row in reversed(rows))
 
@@ -110,7 +110,7 @@ def _free(end: float, stroke: float, most: float) -> float:
     return stroke if end < stroke < end + 0.17 * most else end
 
 
-def _held(axes: Any, report: NightReport, zone: Any) -> str:
+def _plot_held_hours(axes: Any, report: NightReport, zone: Any) -> str:
     from datetime import datetime
 
     moments = report.held
@@ -132,9 +132,9 @@ def _held(axes: Any, report: NightReport, zone: Any) -> str:
     )
     axes.set_xlim(0, left[-1] + width[-1])
     axes.set_ylim(0, max(floor, default=1.0) * 1.05 or 1.0)
-    axes.set_ylabel(f"GPU-hours per {_each(moments[0].seconds)}")
-    _plain(axes, "y")
-    _key(axes, 3)
+    axes.set_ylabel(f"GPU-hours per {_format_bin_width(moments[0].seconds)}")
+    _simplify_axes(axes, "y")
+    _add_legend(axes, 3)
     totals = (sum(getattr(one, name) for one in moments) for name in ("completed", "cancelled", "failed"))
     return "Completed {}, cancelled {}, failed {}.".format(*(text_format.hours(total) for total in totals))
 
@@ -142,36 +142,36 @@ def _held(axes: Any, report: NightReport, zone: Any) -> str:
 _EACH = {3600: "hour", 86_400: "day", 7 * 86_400: "week"}
 
 
-def _each(seconds: float) -> str:
+def _format_bin_width(seconds: float) -> str:
     return _EACH.get(round(seconds), f"{seconds / 3600:.3g} h")
 
 
-def _runtimes(axes: Any, report: NightReport, zone: Any) -> str:
+def _plot_runtimes(axes: Any, report: NightReport, zone: Any) -> str:
     """Each as a share of its own total: there are far more completed runs than failed ones."""
     bins = report.runtimes
-    failed, completed = (_shares([getattr(one, name) for one in bins]) for name in ("failed", "completed"))
+    failed, completed = (_compute_shares([getattr(one, name) for one in bins]) for name in ("failed", "completed"))
     places = range(len(bins) + 1)  # all as wide: their bounds grow by factors
     axes.bar(places[:-1], failed, width=1, align="edge", color=FAILED, label="failed", linewidth=0)
     axes.stairs(completed, places, color=COMPLETED, linewidth=1.8, label="completed", baseline=None)
     shown = places[1 : len(bins) : max(1, len(bins) // 6)]
-    axes.set_xticks(shown, [brief(bins[place].low_s) for place in shown])
+    axes.set_xticks(shown, [format_duration(bins[place].low_s) for place in shown])
     axes.set_xlim(0, len(bins))
     axes.set_ylabel("% of the runs of its kind")
     axes.set_xlabel("time from start to end")
-    _plain(axes, "y")
-    _key(axes, 2)
+    _simplify_axes(axes, "y")
+    _add_legend(axes, 2)
     most = max(range(len(bins)), key=lambda i: failed[i])
-    between = f"{brief(bins[most].low_s)} and {brief(bins[most].high_s)}"
+    between = f"{format_duration(bins[most].low_s)} and {format_duration(bins[most].high_s)}"
     return f"Most runs that failed did so between {between} ({failed[most]:.0f} % of them)."
 
 
-def _shares(counts: list[int]) -> list[float]:
+def _compute_shares(counts: list[int]) -> list[float]:
     total = sum(counts) or 1
     return [100 * one / total for one in counts]
 
 
-def _savings(axes: Any, report: NightReport, zone: Any) -> str:
-    rows = _spared(report)[::-1]
+def _plot_savings(axes: Any, report: NightReport, zone: Any) -> str:
+    rows = _list_savings(report)[::-1]
     for place, one in enumerate(rows):
         if one.gpu_hours is None:
             axes.text(0, place, f"  not estimated (n = {one.n})", va="center", fontsize=10, color=SOFT)
@@ -179,41 +179,43 @@ def _savings(axes: Any, report: NightReport, zone: Any) -> str:
         low, high = (one.gpu_hours if end is None else end for end in (one.low, one.high))
         axes.plot([low, high], [place, place], color=SAVED, linewidth=5, solid_capstyle="butt", alpha=0.45)
         axes.plot([one.gpu_hours], [place], "o", color=SAVED, markersize=8)
-        axes.text(one.gpu_hours, place + 0.24, _hours(one.gpu_hours), ha="center", va="bottom", fontsize=10)
+        axes.text(one.gpu_hours, place + 0.24, _format_hours(one.gpu_hours), ha="center", va="bottom", fontsize=10)
     axes.axvline(0, color=SOFT, linewidth=1)
     axes.set_yticks(range(len(rows)), [MEANS.get(one.what, one.what) for one in rows])
     axes.set_ylim(-0.6, len(rows) - 0.25)
     axes.set_xlabel("GPU-hours saved")
-    _plain(axes, "x")
-    return "; ".join(_saved_words(one) for one in _spared(report))
+    _simplify_axes(axes, "x")
+    return "; ".join(_describe_saving(one) for one in _list_savings(report))
 
 
-def _spared(report: NightReport) -> tuple[Any, ...]:
+def _list_savings(report: NightReport) -> tuple[Any, ...]:
     """What shares a unit and so an axis."""
     return tuple(one for one in report.savings if one.spared)
 
 
-def _saved_words(one: Any) -> str:
+def _describe_saving(one: Any) -> str:
     what = MEANS.get(one.what, one.what)
     if one.gpu_hours is None:
         return f"{what} not estimated"
-    interval = "" if one.low is None or one.high is None else f" ({_hours(one.low)} to {_hours(one.high)})"
-    return f"{what} {_hours(one.gpu_hours)}{interval}"
+    interval = (
+        "" if one.low is None or one.high is None else f" ({_format_hours(one.low)} to {_format_hours(one.high)})"
+    )
+    return f"{what} {_format_hours(one.gpu_hours)}{interval}"
 
 
-def _hours(value: float) -> str:
+def _format_hours(value: float) -> str:
     return f"{'−' if value < 0 else ''}{text_format.hours(abs(value))}"
 
 
 _PLOTS: dict[str, tuple[str, Callable[[NightReport], bool], Callable[[Any, NightReport, Any], str]]] = {
-    "categories": (TITLES["categories"], lambda r: any(row.gpu_hours for row in r.categories), _categories),
-    "held": (TITLES["held"], lambda r: any(m.completed + m.failed + m.cancelled for m in r.held), _held),
-    "runtimes": (TITLES["runtimes"], lambda r: any(one.failed for one in r.runtimes), _runtimes),
-    "savings": (TITLES["savings"], lambda r: any(one.gpu_hours is not None for one in _spared(r)), _savings),
+    "categories": (TITLES["categories"], lambda r: any(row.gpu_hours for row in r.categories), _plot_categories),
+    "held": (TITLES["held"], lambda r: any(m.completed + m.failed + m.cancelled for m in r.held), _plot_held_hours),
+    "runtimes": (TITLES["runtimes"], lambda r: any(one.failed for one in r.runtimes), _plot_runtimes),
+    "savings": (TITLES["savings"], lambda r: any(one.gpu_hours is not None for one in _list_savings(r)), _plot_savings),
 }
 
 
-def _plain(axes: Any, along: str) -> None:
+def _simplify_axes(axes: Any, along: str) -> None:
     """Grid lines across the values only, no tick marks, thousands with commas."""
     axes.grid(axis=along)
     axes.set_axisbelow(True)
@@ -221,27 +223,27 @@ def _plain(axes: Any, along: str) -> None:
     axes.spines["left" if along == "x" else "bottom"].set_visible(along == "y")
     axes.spines["bottom" if along == "x" else "left"].set_visible(False)
     axis = axes.xaxis if along == "x" else axes.yaxis
-    axis.set_major_formatter(lambda value, _: _tick(value, along, axis.get_majorticklocs()))
+    axis.set_major_formatter(lambda value, _: _format_tick(value, along, axis.get_majorticklocs()))
 
 
-def _tick(value: float, along: str, marks: Sequence[float]) -> str:
+def _format_tick(value: float, along: str, marks: Sequence[float]) -> str:
     """With as many digits as tell the marks of its axis apart."""
     if not value and along == "y":
         return ""  # the first mark of the other axis stands there
     steps = [after - before for before, after in pairwise(marks) if after > before]
     step = min(steps, default=1.0)
-    digits = _digits(step)
+    digits = _count_digits(step)
     while digits < _MOST_DIGITS and abs(round(step, digits) - step) > step / 1000:  # 0.25, 0.125
         digits += 1
     return f"{value:,.{digits}f}".replace("-", "−")
 
 
-def _digits(step: float) -> int:
+def _count_digits(step: float) -> int:
     """Decimal places by which values that differ by `step` can be told apart: 0 from 1 on, 2 for 0.05."""
     return max(0, min(_MOST_DIGITS, -math.floor(math.log10(step)))) if step > 0 else 0
 
 
-def _key(axes: Any, columns: int) -> None:
+def _add_legend(axes: Any, columns: int) -> None:
     axes.legend(
         loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, frameon=False, handlelength=1.1, fontsize=10,
         borderpad=0, columnspacing=1.4, borderaxespad=0.3,
@@ -251,7 +253,7 @@ def _key(axes: Any, columns: int) -> None:
 # ---- from matplotlib's file to an element of the page
 
 
-def _svg(figure: Any, key: str, title: str, said: str) -> str:
+def _render_svg(figure: Any, key: str, title: str, said: str) -> str:
     out = StringIO()
     figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
     root = ElementTree.fromstring(out.getvalue())
@@ -259,11 +261,11 @@ def _svg(figure: Any, key: str, title: str, said: str) -> str:
         for extra in root.findall(f"{{{_SVG}}}{name}"):
             root.remove(extra)
     for element in root.iter():
-        _own(element, f"{key}-")
-    return _framed(root, key, title, said)
+        _rename_ids(element, f"{key}-")
+    return _frame_svg(root, key, title, said)
 
 
-def _own(element: Any, prefix: str) -> None:
+def _rename_ids(element: Any, prefix: str) -> None:
     """Ids of this drawing's own, and colours of the page's."""
     for name, value in list(element.attrib.items()):
         if name == "id":
@@ -271,17 +273,17 @@ def _own(element: Any, prefix: str) -> None:
         elif name.endswith("href"):
             value = value.replace("#", f"#{prefix}", 1)
         elif name in ("style", "clip-path"):
-            value = _coloured(value.replace("url(#", f"url(#{prefix}"))
+            value = _replace_colours(value.replace("url(#", f"url(#{prefix}"))
         element.set(name, value)
 
 
-def _coloured(style: str) -> str:
+def _replace_colours(style: str) -> str:
     for marker, variable in VARIABLES.items():
         style = style.replace(marker, f"var({variable})")
     return _FONT.sub("", style)  # the page's own
 
 
-def _framed(root: Any, key: str, title: str, said: str) -> str:
+def _frame_svg(root: Any, key: str, title: str, said: str) -> str:
     """With a name and a description for those who cannot see it; as wide as there is room."""
     for name in ("width", "height", "version"):
         root.attrib.pop(name, None)

@@ -13,27 +13,35 @@ from statistics import median
 
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.measurement import CurvePoint
-from slurmwrap.report.confidence_interval import Interval, of_mean, of_median, put_together, scaled
+from slurmwrap.report.confidence_interval import (
+    Interval,
+    compute_interval_of_mean,
+    compute_interval_of_median,
+    put_together,
+    scale_interval,
+)
 from slurmwrap.report.formulas import NEEDED
-from slurmwrap.report.locality_pairs import pairs
+from slurmwrap.report.locality_pairs import find_pairs
 from slurmwrap.report.night_report import Saving
 from slurmwrap.report.report_inputs import Caught, Figures, Paced, RetriedRun, TunedRun
 
 _NO_END = ("", "cancelled", "job_preempted", "completed_with_error")  # such a run says nothing of the retry
 
 
-def savings(figures: Figures) -> tuple[Saving, ...]:
+def list_savings(figures: Figures) -> tuple[Saving, ...]:
     """One row per means, in the order of a job's way."""
     stopped = [one for one in figures.caught if one.job_id is not None]
     return (
-        prerun(stopped, figures.runtimes, figures.prerun_gpu_s),
-        placement(figures.paced, figures.switch_of),
-        tuning(figures.tuned),
+        estimate_prerun_saving(stopped, figures.runtimes, figures.prerun_gpu_s),
+        estimate_placement_saving(figures.paced, figures.switch_of),
+        estimate_tuning_saving(figures.tuned),
         retry(figures.again),
     )
 
 
-def prerun(stopped: Sequence[Caught], runtimes: Mapping[str, Sequence[float]], trials_gpu_s: float) -> Saving:
+def estimate_prerun_saving(
+    stopped: Sequence[Caught], runtimes: Mapping[str, Sequence[float]], trials_gpu_s: float
+) -> Saving:
     """prerun-1. `runtimes`: seconds to failure by category, of failures here."""
     everything = sorted(second for seconds in runtimes.values() for second in seconds)
     n = min(len(stopped), len(everything))
@@ -49,7 +57,7 @@ def prerun(stopped: Sequence[Caught], runtimes: Mapping[str, Sequence[float]], t
     for one in stopped:
         asked[one.category if one.category in of else ""] += one.gpus  # those without own runtimes share one median
     medians = [
-        (gpus * median(seconds) / 3600, scaled(of_median(seconds), gpus / 3600))
+        (gpus * median(seconds) / 3600, scale_interval(compute_interval_of_median(seconds), gpus / 3600))
         for name, gpus in asked.items()
         for seconds in [of.get(name, everything)]
     ]
@@ -74,18 +82,18 @@ def retry(again: Sequence[RetriedRun]) -> Saving:
     return replace(_sum_of(kept, what="retry", formula="retry-1", note=note), spared=False)
 
 
-def placement(paced: Sequence[Paced], switch_of: Mapping[str, str]) -> Saving:
+def estimate_placement_saving(paced: Sequence[Paced], switch_of: Mapping[str, str]) -> Saving:
     """placement-2."""
-    gained = [pair.gpu_hours for pair in pairs(paced, switch_of)]
+    gained = [pair.gpu_hours for pair in find_pairs(paced, switch_of)]
     note = (
         "" if len(gained) >= NEEDED else "needs jobs that count their steps (gsub --count-steps) and ran near and far"
     )
     return _sum_of(gained, what="placement", formula="placement-2", note=note)
 
 
-def tuning(tuned: Sequence[TunedRun]) -> Saving:
+def estimate_tuning_saving(tuned: Sequence[TunedRun]) -> Saving:
     """tuning-1."""
-    gained = [gain for one in tuned if (gain := _gain(one)) is not None]
+    gained = [gain for one in tuned if (gain := _compute_gain(one)) is not None]
     note = "" if len(gained) >= NEEDED else "needs jobs whose CPU curve was measured (gsub --prerun=profile)"
     return _sum_of(gained, what="tuning", formula="tuning-1", note=note)
 
@@ -94,17 +102,17 @@ def _sum_of(values: Sequence[float], *, what: str, formula: str, note: str) -> S
     n = len(values)
     if n < NEEDED:
         return Saving(what=what, formula=formula, gpu_hours=None, n=n, needed=NEEDED, note=note)
-    low, high = scaled(of_mean(values), n)
+    low, high = scale_interval(compute_interval_of_mean(values), n)
     return Saving(what=what, formula=formula, gpu_hours=fsum(values), low=low, high=high, n=n, needed=NEEDED, note=note)
 
 
-def _gain(one: TunedRun) -> float | None:
+def _compute_gain(one: TunedRun) -> float | None:
     """GPU-hours that the run would have taken more as asked; None outside what was measured."""
-    got, asked = speed(one.curve, one.got), speed(one.curve, one.asked)
+    got, asked = interpolate_speed(one.curve, one.got), interpolate_speed(one.curve, one.asked)
     return None if got is None or not asked else one.gpu_s * (got / asked - 1) / 3600
 
 
-def speed(curve: Sequence[CurvePoint], cpus: float) -> float | None:
+def interpolate_speed(curve: Sequence[CurvePoint], cpus: float) -> float | None:
     """Steps per second with so many CPUs, straight between the points; None beyond them."""
     points = sorted(curve, key=lambda point: point.cpus)
     for low, high in pairwise(points):
@@ -114,4 +122,12 @@ def speed(curve: Sequence[CurvePoint], cpus: float) -> float | None:
     return points[0].steps_per_s if len(points) == 1 and points[0].cpus == cpus else None
 
 
-__all__ = ["Interval", "placement", "prerun", "retry", "savings", "speed", "tuning"]
+__all__ = [
+    "Interval",
+    "estimate_placement_saving",
+    "estimate_prerun_saving",
+    "estimate_tuning_saving",
+    "interpolate_speed",
+    "list_savings",
+    "retry",
+]

@@ -6,24 +6,38 @@ from slurmwrap.diagnosis.taxonomy import CATEGORIES, DOMAINS
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.report.night_report import DEMAND, CategoryRow, NightReport
 from slurmwrap.report.report_page import Column, ColumnKind, ReportTable, Section, TableRow
-from slurmwrap.report.sections_nodes import inputs, nodes
-from slurmwrap.report.sections_saved import saved, wrong
-from slurmwrap.report.sections_site import site_sections
+from slurmwrap.report.sections_nodes import make_inputs_section, make_nodes_section
+from slurmwrap.report.sections_saved import make_saved_section, make_wrong_section
+from slurmwrap.report.sections_site import list_site_sections
 from slurmwrap.report.sections_usage import usage
 
 
-def sections(report: NightReport) -> tuple[Section, ...]:
+def list_sections(report: NightReport) -> tuple[Section, ...]:
     """Sections with something in them, and those whose emptiness is worth a line."""
-    site = site_sections(report)
+    site = list_site_sections(report)
     if report.own:
         kept = [section for section in site if section.key in _OWN]
-        found = (_failed(report), usage(report), inputs(report), *kept, saved(report), wrong(report))
+        found = (
+            _make_failed_section(report),
+            usage(report),
+            make_inputs_section(report),
+            *kept,
+            make_saved_section(report),
+            make_wrong_section(report),
+        )
     else:
-        found = (_failed(report), saved(report), wrong(report), nodes(report), inputs(report), *site)
+        found = (
+            _make_failed_section(report),
+            make_saved_section(report),
+            make_wrong_section(report),
+            make_nodes_section(report),
+            make_inputs_section(report),
+            *site,
+        )
     if report.user:
-        found = tuple(map(_of_one_user, found))
+        found = tuple(map(_drop_user_columns, found))
     left_out = _NOT_OWN if report.own else ()
-    full = (_without_empty(section, left_out) for section in found)
+    full = (_drop_empty(section, left_out) for section in found)
     return tuple(section for section in full if section.has_something or section.empty)
 
 
@@ -32,13 +46,13 @@ _ABOUT_USERS = ("repeated_users", "users")  # tables that say nothing of one use
 _NOT_OWN = ("agreement", "rules", "locality")
 
 
-def _of_one_user(section: Section) -> Section:
+def _drop_user_columns(section: Section) -> Section:
     """Without what would say the same name in each row."""
-    tables = tuple(_without_users(table) for table in section.tables if table.key not in _ABOUT_USERS)
+    tables = tuple(_drop_users(table) for table in section.tables if table.key not in _ABOUT_USERS)
     return replace(section, tables=tables)
 
 
-def _without_users(table: ReportTable) -> ReportTable:
+def _drop_users(table: ReportTable) -> ReportTable:
     kept = [place for place, column in enumerate(table.columns) if column.key not in ("user", "users")]
 
     def of(rows: tuple[TableRow, ...]) -> tuple[TableRow, ...]:
@@ -48,7 +62,7 @@ def _without_users(table: ReportTable) -> ReportTable:
     return replace(table, columns=columns, rows=of(table.rows), unfolded=of(table.unfolded))
 
 
-def _without_empty(section: Section, left_out: tuple[str, ...] = ()) -> Section:
+def _drop_empty(section: Section, left_out: tuple[str, ...] = ()) -> Section:
     tables = tuple(table for table in section.tables if table.rows and table.key not in left_out)
     return Section(
         key=section.key,
@@ -60,7 +74,7 @@ def _without_empty(section: Section, left_out: tuple[str, ...] = ()) -> Section:
     )
 
 
-def meaning(category: str) -> str:
+def describe_category(category: str) -> str:
     """What a category of the taxonomy means; "" for one of a site's own."""
     known = CATEGORIES.get(category)
     return known.meaning if known else ""
@@ -69,23 +83,23 @@ def meaning(category: str) -> str:
 # ---- what failed
 
 
-def _failed(report: NightReport) -> Section:
+def _make_failed_section(report: NightReport) -> Section:
     return Section(
         key="failed",
         title="What failed, and why",
         tables=(
-            _categories(report),
-            _incidents(report),
-            _repeated(report),
-            _repeated_users(report),
-            _repeated_inputs(report),
+            _make_categories_table(report),
+            _make_incidents_table(report),
+            _make_repeated_table(report),
+            _make_repeated_users_table(report),
+            _make_repeated_inputs_table(report),
         ),
         charts=("categories", "held", "runtimes") if report.categories or report.incidents else ("held",),
         empty="No run failed." if report.headline.attempts else "",
     )
 
 
-def _categories(report: NightReport) -> ReportTable:
+def _make_categories_table(report: NightReport) -> ReportTable:
     known = report.before is not None
     return ReportTable(
         key="categories",
@@ -125,7 +139,7 @@ def _categories(report: NightReport) -> ReportTable:
             Column(key="gpu_hours_before", head="before", kind=ColumnKind.HOURS, narrow=False),
             Column(key="share", head="of all", kind=ColumnKind.SHARE),
         ),
-        rows=tuple(_category(row, known) for row in report.categories),
+        rows=tuple(_make_category_row(row, known) for row in report.categories),
         limit=12,
         explained=True,
     )
@@ -134,7 +148,7 @@ def _categories(report: NightReport) -> ReportTable:
 _DEMAND_HEADS = tuple(name.replace("more than ", "> ") for name in DEMAND)
 
 
-def _category(row: CategoryRow, known: bool) -> TableRow:
+def _make_category_row(row: CategoryRow, known: bool) -> TableRow:
     before = (row.attempts_before, row.attempts - row.attempts_before) if known else (None, None)
     spread = (row.median_run_s, row.p90_run_s, row.p95_run_s)
     return TableRow(
@@ -151,15 +165,15 @@ def _category(row: CategoryRow, known: bool) -> TableRow:
             row.gpu_hours_before if known else None,
             row.share,
         ),
-        more=_explained(row),
+        more=_explain_category(row),
     )
 
 
-def _explained(row: CategoryRow) -> str:
-    return ": ".join(part for part in (DOMAINS.get(row.domain, ""), meaning(row.category)) if part)
+def _explain_category(row: CategoryRow) -> str:
+    return ": ".join(part for part in (DOMAINS.get(row.domain, ""), describe_category(row.category)) if part)
 
 
-def _incidents(report: NightReport) -> ReportTable:
+def _make_incidents_table(report: NightReport) -> ReportTable:
     return ReportTable(
         key="incidents",
         title="Incidents",
@@ -180,7 +194,7 @@ def _incidents(report: NightReport) -> ReportTable:
     )
 
 
-def _repeated(report: NightReport) -> ReportTable:
+def _make_repeated_table(report: NightReport) -> ReportTable:
     whose = "" if report.user else "user's "
     return ReportTable(
         key="repeated_jobs",
@@ -201,7 +215,7 @@ def _repeated(report: NightReport) -> ReportTable:
     )
 
 
-def _repeated_users(report: NightReport) -> ReportTable:
+def _make_repeated_users_table(report: NightReport) -> ReportTable:
     return ReportTable(
         key="repeated_users",
         title="The same user again",
@@ -220,7 +234,7 @@ def _repeated_users(report: NightReport) -> ReportTable:
     )
 
 
-def _repeated_inputs(report: NightReport) -> ReportTable:
+def _make_repeated_inputs_table(report: NightReport) -> ReportTable:
     return ReportTable(
         key="repeated_inputs",
         title="The same input again",

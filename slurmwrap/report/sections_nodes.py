@@ -6,16 +6,16 @@ from slurmwrap.report.night_report import Blocked, NightReport
 from slurmwrap.report.report_page import Column, ColumnKind, ReportTable, Section, TableRow
 
 
-def nodes(report: NightReport) -> Section:
+def make_nodes_section(report: NightReport) -> Section:
     return Section(
         key="nodes",
         title="Nodes",
-        tables=(_suspects(report), _lemons(report), _drains(report)),
+        tables=(_make_suspects_table(report), _make_lemons_table(report), _make_drains_table(report)),
         empty="" if report.user else "No node is under suspicion, and none is drained by us.",
     )
 
 
-def _suspects(report: NightReport) -> ReportTable:
+def _make_suspects_table(report: NightReport) -> ReportTable:
     return ReportTable(
         key="suspects",
         title="Nodes under suspicion",
@@ -48,7 +48,7 @@ def _suspects(report: NightReport) -> ReportTable:
     )
 
 
-def _lemons(report: NightReport) -> ReportTable:
+def _make_lemons_table(report: NightReport) -> ReportTable:
     return ReportTable(
         key="lemons",
         title="Suspect and lemon nodes of 28 days",
@@ -67,7 +67,7 @@ def _lemons(report: NightReport) -> ReportTable:
     )
 
 
-def _drains(report: NightReport) -> ReportTable:
+def _make_drains_table(report: NightReport) -> ReportTable:
     return ReportTable(
         key="drains",
         title="Drained by us",
@@ -82,12 +82,12 @@ def _drains(report: NightReport) -> ReportTable:
     )
 
 
-def inputs(report: NightReport) -> Section:
+def make_inputs_section(report: NightReport) -> Section:
     """The new ones first. Those of one owner that are blocked for the same reason are one row: the newest."""
     ordered = sorted(report.blocked, key=lambda one: (not one.new, -one.input.at))
     alike: dict[tuple[str, str, bool], list[Blocked]] = {}
     for one in ordered:
-        alike.setdefault((_whom(one), _reason(one), one.new), []).append(one)
+        alike.setdefault((_describe_owner(one), _format_reason(one), one.new), []).append(one)
     return Section(
         key="inputs",
         title="Blocked inputs",
@@ -104,23 +104,23 @@ def inputs(report: NightReport) -> Section:
                     Column(key="new", head="state"),
                     Column(key="job", head="job", kind=ColumnKind.USER, narrow=False),
                 ),
-                rows=tuple(_blocked(some[0], len(some)) for some in alike.values()),
-                unfolded=tuple(_blocked(one, 1) for one in ordered),
+                rows=tuple(_make_blocked_row(some[0], len(some)) for some in alike.values()),
+                unfolded=tuple(_make_blocked_row(one, 1) for one in ordered),
             ),
         ),
     )
 
 
-def _blocked(one: Blocked, files: int) -> TableRow:
+def _make_blocked_row(one: Blocked, files: int) -> TableRow:
     job = str(one.input.job_id) if one.input.job_id else None
     state = "new" if one.new else "known"
-    return TableRow((one.input.path, files, _whom(one), one.input.at, state, job), more=_reason(one))
+    return TableRow((one.input.path, files, _describe_owner(one), one.input.at, state, job), more=_format_reason(one))
 
 
-def _whom(one: Blocked) -> str:
+def _describe_owner(one: Blocked) -> str:
     return "everyone" if one.input.uid == -1 else one.user or f"uid {one.input.uid}"
 
 
-def _reason(one: Blocked) -> str:
+def _format_reason(one: Blocked) -> str:
     """Without the path, which stands above it."""
     return one.input.reason.removeprefix(f"{one.input.path}: ")

@@ -16,17 +16,17 @@ MEANS = {
 }
 
 
-def saved(report: NightReport) -> Section:
+def make_saved_section(report: NightReport) -> Section:
     return Section(
         key="saved",
         title="What was saved",
-        lead=(_trials(report), _delay(report), _holdout(report)),
-        tables=(_savings(report), _retried(report), _caught(report)),
+        lead=(_describe_preruns(report), _describe_delay(report), _describe_holdout(report)),
+        tables=(_make_savings_table(report), _make_retried_table(report), _make_caught_table(report)),
         charts=("savings",),
     )
 
 
-def _trials(report: NightReport) -> str:
+def _describe_preruns(report: NightReport) -> str:
     trials, used = report.preruns, text_format.hours(report.preruns.gpu_hours)
     outcomes = f"{trials.passed:,} passed, {trials.failed:,} failed, {trials.inconclusive:,} inconclusive"
     if not trials.passed + trials.failed + trials.inconclusive:
@@ -38,7 +38,7 @@ def _trials(report: NightReport) -> str:
     )
 
 
-def _delay(report: NightReport) -> str:
+def _describe_delay(report: NightReport) -> str:
     """In no sum: nobody knows what the GPUs did meanwhile."""
     trials = report.preruns
     if not trials.delayed_jobs:
@@ -61,7 +61,7 @@ def _estimate(report: NightReport) -> str:
     return f" Saved: about {text_format.hours(saved.gpu_hours)} GPU-hours (n = {saved.n})."
 
 
-def _holdout(report: NightReport) -> str:
+def _describe_holdout(report: NightReport) -> str:
     held = report.holdout
     if not held.share and not held.held_out:
         return ""
@@ -74,15 +74,15 @@ def _holdout(report: NightReport) -> str:
     )
 
 
-def _savings(report: NightReport) -> ReportTable:
-    return _estimates(report, "savings", "Saved, by what", spared=True)
+def _make_savings_table(report: NightReport) -> ReportTable:
+    return _make_estimates_table(report, "savings", "Saved, by what", spared=True)
 
 
-def _retried(report: NightReport) -> ReportTable:
-    return _estimates(report, "retried", "Done automatically", spared=False)
+def _make_retried_table(report: NightReport) -> ReportTable:
+    return _make_estimates_table(report, "retried", "Done automatically", spared=False)
 
 
-def _estimates(report: NightReport, key: str, title: str, *, spared: bool) -> ReportTable:
+def _make_estimates_table(report: NightReport, key: str, title: str, *, spared: bool) -> ReportTable:
     return ReportTable(
         key=key,
         title=title,
@@ -98,7 +98,7 @@ def _estimates(report: NightReport, key: str, title: str, *, spared: bool) -> Re
         rows=tuple(
             TableRow(
                 (MEANS.get(one.what, one.what), one.gpu_hours, one.low, one.high, one.n, one.needed, one.formula),
-                more=_more(one),
+                more=_describe_missing_cases(one),
             )
             for one in (report.savings if report.headline.attempts else ())
             if one.spared is spared and not (report.own and one.gpu_hours is None)
@@ -106,11 +106,11 @@ def _estimates(report: NightReport, key: str, title: str, *, spared: bool) -> Re
     )
 
 
-def _more(one: Saving) -> str:
+def _describe_missing_cases(one: Saving) -> str:
     return one.note or (f"{one.needed} cases are needed" if one.gpu_hours is None else "")
 
 
-def _caught(report: NightReport) -> ReportTable:
+def _make_caught_table(report: NightReport) -> ReportTable:
     return ReportTable(
         key="caught",
         title="Caught on one GPU",
@@ -133,12 +133,12 @@ def _caught(report: NightReport) -> ReportTable:
 # ---- our mistakes
 
 
-def wrong(report: NightReport) -> Section:
+def make_wrong_section(report: NightReport) -> Section:
     return Section(
         key="wrong",
         title="Our mistakes",
         lead=(_run_again(report),),
-        tables=(_errors(report), _agreement(report), _decided(report)),
+        tables=(_make_errors_table(report), _make_agreement_table(report), _make_decided_table(report)),
     )
 
 
@@ -152,7 +152,7 @@ def _run_again(report: NightReport) -> str:
     )
 
 
-def _errors(report: NightReport) -> ReportTable:
+def _make_errors_table(report: NightReport) -> ReportTable:
     wrong = report.wrong
     found = (
         ("Retries that failed for the same reason again", wrong.retries_failed_again, wrong.retries, "retries"),
@@ -173,7 +173,7 @@ def _errors(report: NightReport) -> ReportTable:
     )
 
 
-def _agreement(report: NightReport) -> ReportTable:
+def _make_agreement_table(report: NightReport) -> ReportTable:
     return ReportTable(
         key="agreement",
         title="Was it right?",
@@ -188,7 +188,7 @@ def _agreement(report: NightReport) -> ReportTable:
     )
 
 
-def _decided(report: NightReport) -> ReportTable:
+def _make_decided_table(report: NightReport) -> ReportTable:
     heads = ("done", "refused", "waiting", "advised only", "observed only")
     return ReportTable(
         key="rules",
@@ -197,9 +197,9 @@ def _decided(report: NightReport) -> ReportTable:
             Column(key="rule", head="rule"),
             *(Column(key=head.split()[0], head=head, kind=ColumnKind.COUNT) for head in heads),
         ),
-        rows=tuple(TableRow(_rule(one)) for one in report.rules),
+        rows=tuple(TableRow(_list_rule_cells(one)) for one in report.rules),
     )
 
 
-def _rule(one: RuleRow) -> tuple[Any, ...]:
+def _list_rule_cells(one: RuleRow) -> tuple[Any, ...]:
     return tuple(getattr(one, name) for name in ("rule", "done", "refused", "waiting", "advised", "observed"))

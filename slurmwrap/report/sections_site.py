@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 from slurmwrap.report import text_format
 from slurmwrap.report.night_report import NightReport, ShareRow
-from slurmwrap.report.report_page import Column, ColumnKind, ReportTable, Section, TableRow, brief
+from slurmwrap.report.report_page import Column, ColumnKind, ReportTable, Section, TableRow, format_duration
 
 
-def site_sections(report: NightReport) -> tuple[Section, ...]:
+def list_site_sections(report: NightReport) -> tuple[Section, ...]:
     """In the order of the page."""
     return (
-        _idle(report),
-        _requests(report),
-        _queueing(report),
-        _large(report),
+        _make_idle_section(report),
+        _make_requests_section(report),
+        _make_queueing_section(report),
+        _make_large_jobs_section(report),
         _shares("users", "Users", "user", report.users),
         _shares("accounts", "Accounts", "account", report.accounts),
     )
@@ -24,7 +24,7 @@ def site_sections(report: NightReport) -> tuple[Section, ...]:
 # ---- what is held without use
 
 
-def _idle(report: NightReport) -> Section:
+def _make_idle_section(report: NightReport) -> Section:
     total = sum(one.gpu_hours_idle for one in report.idle)
     lead = f"{text_format.hours(total)} GPU-hours were held by runs that did not use them." if report.idle else ""
     return Section(
@@ -65,7 +65,7 @@ def _idle(report: NightReport) -> Section:
     )
 
 
-def _requests(report: NightReport) -> Section:
+def _make_requests_section(report: NightReport) -> Section:
     return Section(
         key="requests",
         title="Over-requests",
@@ -106,8 +106,8 @@ def _requests(report: NightReport) -> Section:
                             one.runs,
                             one.cpus_asked,
                             one.cpus_used,
-                            _gib(one.mem_mib_asked),
-                            _gib(one.mem_mib_peak),
+                            _convert_to_gib(one.mem_mib_asked),
+                            _convert_to_gib(one.mem_mib_peak),
                             one.cpu_hours_unused,
                             one.gib_hours_unused,
                         )
@@ -119,32 +119,32 @@ def _requests(report: NightReport) -> Section:
     )
 
 
-def _gib(mib: float | None) -> float | None:
+def _convert_to_gib(mib: float | None) -> float | None:
     return None if mib is None else mib / 1024
 
 
 # ---- where and when
 
 
-def _queueing(report: NightReport) -> Section:
+def _make_queueing_section(report: NightReport) -> Section:
     return Section(
         key="queueing",
         title="Waiting and locality",
-        lead=(_waited(report),),
-        tables=(_waits(report), _longest(report), _locality(report)),
+        lead=(_describe_wait(report),),
+        tables=(_make_waits_table(report), _make_longest_waits_table(report), _make_locality_table(report)),
     )
 
 
-def _waited(report: NightReport) -> str:
+def _describe_wait(report: NightReport) -> str:
     wait = report.queueing
     if not wait.runs:
         return ""
-    blind = f"; for {brief(wait.unknown_s)} of it the cause was not observed" if wait.unknown_s >= 60 else ""
+    blind = f"; for {format_duration(wait.unknown_s)} of it the cause was not observed" if wait.unknown_s >= 60 else ""
     together = f"{text_format.hours(wait.gpu_hours)} GPU-hours together{blind}"
     return f"{text_format.count(wait.runs, 'run').capitalize()} of gsub's jobs waited, {together}."
 
 
-def _waits(report: NightReport) -> ReportTable:
+def _make_waits_table(report: NightReport) -> ReportTable:
     wait = report.queueing
     rows = (
         TableRow(("fair share", wait.fair_share_mean_s, wait.fair_share_p95_s)),
@@ -162,7 +162,7 @@ def _waits(report: NightReport) -> ReportTable:
     )
 
 
-def _longest(report: NightReport) -> ReportTable:
+def _make_longest_waits_table(report: NightReport) -> ReportTable:
     return ReportTable(
         key="longest_waits",
         title="Waited longest",
@@ -193,7 +193,7 @@ def _longest(report: NightReport) -> ReportTable:
     )
 
 
-def _locality(report: NightReport) -> ReportTable:
+def _make_locality_table(report: NightReport) -> ReportTable:
     return ReportTable(
         key="locality",
         title="Locality of runs on several nodes",
@@ -211,7 +211,7 @@ def _locality(report: NightReport) -> ReportTable:
     )
 
 
-def _large(report: NightReport) -> Section:
+def _make_large_jobs_section(report: NightReport) -> Section:
     return Section(
         key="large",
         title="Large jobs",

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from math import fsum
 
-from slurmwrap.diagnosis.taxonomy import COMPLETED_WITH_ERROR, title_of
+from slurmwrap.diagnosis.taxonomy import COMPLETED_WITH_ERROR, get_title
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.blocked_input import BlockedInput
 from slurmwrap.model.measurement import Measurement
@@ -21,7 +21,7 @@ from slurmwrap.model.verdict import Outcome
 from slurmwrap.policy.run_filter import failed
 from slurmwrap.profiling.memory_model import MemoryModel
 from slurmwrap.report import text_format
-from slurmwrap.report.categories import grouped
+from slurmwrap.report.categories import group_by
 from slurmwrap.report.night_report import NightReport, ToDo, UsageRow
 from slurmwrap.sbatch.request import CpuUnit, MemUnit
 
@@ -72,7 +72,7 @@ def usage(
 ) -> tuple[UsageRow, ...]:
     """By job name and GPUs, of runs that completed; most GPU-hours first."""
     done = [run for run in ended if run.state == "COMPLETED"]
-    rows = [_usage(runs, known, tried) for runs in grouped(done, lambda run: (run.name, run.gpus)).values()]
+    rows = [_usage(runs, known, tried) for runs in group_by(done, lambda run: (run.name, run.gpus)).values()]
     return tuple(sorted(rows, key=lambda row: (-row.gpu_hours, row.name))[:ROWS])
 
 
@@ -185,7 +185,7 @@ def used_words(row: UsageRow) -> str:
 def _failures(ended: Sequence[JobRun], known: dict[tuple[str, int], Submission]) -> Iterable[ToDo]:
     """The newest run of each job name, where it failed for good or its output ends with an error; nothing of what
     completed since."""
-    names = grouped(sorted(ended, key=lambda run: run.end_time or 0), lambda run: run.name)
+    names = group_by(sorted(ended, key=lambda run: run.end_time or 0), lambda run: run.name)
     lost = [
         runs for runs in names.values() if _went_wrong(runs[-1]) and not runs[-1].incident and not runs[-1].retry_at
     ]
@@ -196,7 +196,7 @@ def _failures(ended: Sequence[JobRun], known: dict[tuple[str, int], Submission])
         alike = sum(_went_wrong(run) and _same(run, last) for run in runs)
         often = f" {alike} times" if alike > 1 else ""
         how = "failed" if failed(last) else "completed with an error in its output"
-        why = f"{last.name} {how}{often}: {last.diagnosis.advice or title_of(last.diagnosis.category)}"
+        why = f"{last.name} {how}{often}: {last.diagnosis.advice or get_title(last.diagnosis.category)}"
         yield ToDo(why=why, command=f"slurmwrap why {shlex.quote(last.address or str(last.attempt.job_id))}")
 
 

@@ -16,18 +16,18 @@ _CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?\s*(am|pm)?", re.IGNORECASE)
 _FORMATS = ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d", "%m/%d/%y-%H:%M", "%m/%d/%y", "%m%d%y")
 
 
-def begin_time(text: str, now: float) -> float | None:
+def parse_begin_time(text: str, now: float) -> float | None:
     """Unix seconds that --begin=`text` means at `now`; None for a form we do not read (sbatch may still take it)."""
     text = text.strip()
     moment = datetime.fromtimestamp(now)
     if found := _NOW.fullmatch(text):
-        return _relative(found, now)
+        return _parse_relative_time(found, now)
     if text.lower() in ("today", "tomorrow"):
         return (moment + timedelta(days=text.lower() == "tomorrow")).timestamp()
     if text.lower() in _NAMED:
-        return _next(moment, *_NAMED[text.lower()], 0)
+        return _find_next_time(moment, *_NAMED[text.lower()], 0)
     if found := _CLOCK.fullmatch(text):
-        return _clock(found, moment)
+        return _parse_clock_time(found, moment)
     for form in _FORMATS:
         try:
             return datetime.strptime(text, form).timestamp()
@@ -36,7 +36,7 @@ def begin_time(text: str, now: float) -> float | None:
     return None
 
 
-def later_begin(user_begin: str | None, grace_s: int, now: float) -> tuple[str, str]:
+def select_later_begin(user_begin: str | None, grace_s: int, now: float) -> tuple[str, str]:
     """(--begin for the waiting job, StartTime that lets it go): the later of `now + grace_s` and the user's own.
 
     Where the user's form is not understood it is kept for both, so his word is never shortened.
@@ -44,7 +44,7 @@ def later_begin(user_begin: str | None, grace_s: int, now: float) -> tuple[str, 
     gate = f"now+{grace_s}"
     if user_begin is None:
         return gate, "now"
-    wanted = begin_time(user_begin, now)
+    wanted = parse_begin_time(user_begin, now)
     if wanted is None:
         return user_begin, user_begin
     absolute = datetime.fromtimestamp(wanted).strftime("%Y-%m-%dT%H:%M:%S")
@@ -52,7 +52,7 @@ def later_begin(user_begin: str | None, grace_s: int, now: float) -> tuple[str, 
     return (absolute if wanted > now + grace_s else gate), start
 
 
-def _relative(found: re.Match[str], now: float) -> float | None:
+def _parse_relative_time(found: re.Match[str], now: float) -> float | None:
     sign, count, unit = found.groups()
     if sign is None:
         return now
@@ -62,15 +62,15 @@ def _relative(found: re.Match[str], now: float) -> float | None:
     return now + int(count) * scale * (-1 if sign == "-" else 1)
 
 
-def _clock(found: re.Match[str], moment: datetime) -> float | None:
+def _parse_clock_time(found: re.Match[str], moment: datetime) -> float | None:
     hour, minute, second = int(found[1]), int(found[2]), int(found[3] or 0)
     half = (found[4] or "").lower()
     if half:
         hour = hour % 12 + (12 if half == "pm" else 0)
-    return _next(moment, hour, minute, second) if hour < 24 and minute < 60 and second < 60 else None
+    return _find_next_time(moment, hour, minute, second) if hour < 24 and minute < 60 and second < 60 else None
 
 
-def _next(moment: datetime, hour: int, minute: int, second: int) -> float:
+def _find_next_time(moment: datetime, hour: int, minute: int, second: int) -> float:
     """The next time the clock shows this: today, or tomorrow when it is past (sbatch(1))."""
     wanted = moment.replace(hour=hour, minute=minute, second=second, microsecond=0)
     return (wanted if wanted > moment else wanted + timedelta(days=1)).timestamp()

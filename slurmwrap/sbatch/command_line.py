@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from slurmwrap.errors import UnknownOption, UsageError
 from slurmwrap.fast_dataclasses import dataclass, replace
-from slurmwrap.sbatch.getopt import BadOption, Names, ParsedOption, names_for, scan
+from slurmwrap.sbatch.getopt import BadOption, Names, ParsedOption, build_names, scan
 from slurmwrap.sbatch.options import ANSWERED_AT_ONCE
 
 
@@ -51,7 +51,7 @@ class CommandLine:
         return any(one.option in options and not one.own for one in self.given)
 
 
-def without_quiet(words: Sequence[str], names: Names | None = None) -> tuple[str, ...]:
+def remove_quiet(words: Sequence[str], names: Names | None = None) -> tuple[str, ...]:
     """Option words less every --quiet, also in a bundle (`-HQ`, where flags stand in front of a letter's value)."""
     kept = [at for at, word in enumerate(words) if word != ":"]
     quiet = [kept[one.word] for one in split_command_line(words, names).given if one.option == "quiet"]
@@ -59,13 +59,13 @@ def without_quiet(words: Sequence[str], names: Names | None = None) -> tuple[str
     return tuple(left.get(at, word) for at, word in enumerate(words) if left.get(at) != "-")
 
 
-def words_for_sbatch(argv: Sequence[str], names: Names | None = None) -> tuple[str, ...]:
+def select_words_for_sbatch(argv: Sequence[str], names: Names | None = None) -> tuple[str, ...]:
     """The call without our own options, also one that sbatch refuses or that has a site plugin's option."""
-    own = {at for one in own_options(argv, names) for at in (one.word, one.value_word)}
+    own = {at for one in parse_own_options(argv, names) for at in (one.word, one.value_word)}
     return tuple(word for index, word in enumerate(argv) if index not in own)
 
 
-def own_options(argv: Sequence[str], names: Names | None = None) -> tuple[ParsedOption, ...]:
+def parse_own_options(argv: Sequence[str], names: Names | None = None) -> tuple[ParsedOption, ...]:
     """Our own options in a call that may not be readable to its end; they count words of `argv`.
 
     Behind an option that we do not know our own are looked for as long as only options follow: the next other word
@@ -77,7 +77,7 @@ def own_options(argv: Sequence[str], names: Names | None = None) -> tuple[Parsed
     at = 0
     while at < len(words):
         try:
-            found, after = scan(words[at:], names or names_for(), ANSWERED_AT_ONCE).given, len(words)
+            found, after = scan(words[at:], names or build_names(), ANSWERED_AT_ONCE).given, len(words)
         except BadOption as bad:
             found, after = bad.before, at + bad.word + 1
         own += [
@@ -98,7 +98,7 @@ def split_command_line(argv: Sequence[str], names: Names | None = None) -> Comma
     kept = [index for index, word in enumerate(argv) if word != ":"]
     words = [argv[index] for index in kept]
     try:
-        found = scan(words, names or names_for(), ANSWERED_AT_ONCE)
+        found = scan(words, names or build_names(), ANSWERED_AT_ONCE)
     except BadOption as bad:
         raise (UnknownOption if bad.unknown else UsageError)(str(bad), hint=bad.hint) from None
     script_at = kept[found.rest] if found.rest < len(kept) else len(argv)

@@ -29,18 +29,18 @@ def find_delay(request: JobRequest, now: float, reservations: Mapping[str, int])
         return "the job is held (--hold)"
     begin = request.value("begin")
     if begin is not None:
-        from slurmwrap.sbatch.begin import begin_time  # few calls of gsub need it
+        from slurmwrap.sbatch.begin import parse_begin_time  # few calls of gsub need it
 
-        at = begin_time(begin, now)
+        at = parse_begin_time(begin, now)
         if at is None or at > now:
             return "the job begins later (--begin)"
     named = set((request.value("reservation") or "").split(",")) - {""}
     unknown = not named <= reservations.keys()  # made since they were read
-    later = unknown or reserved_later(request, now, reservations)
+    later = unknown or is_reserved_later(request, now, reservations)
     return "its reservation may begin later (--reservation)" if named and later else ""
 
 
-def reserved_later(request: JobRequest, now: float, reservations: Mapping[str, int]) -> bool:
+def is_reserved_later(request: JobRequest, now: float, reservations: Mapping[str, int]) -> bool:
     """Whether each reservation that the job names, as far as it is known, begins later."""
     names = (request.value("reservation") or "").split(",")
     begins = [reservations[name] for name in names if name in reservations]
@@ -52,7 +52,7 @@ def can_share_dependency(value: str) -> bool:
     return _NOT_SHARED.search(value) is None
 
 
-def prerun_dependency(value: str, task: int | None, arrays: Collection[str]) -> str:
+def make_prerun_dependency(value: str, task: int | None, arrays: Collection[str]) -> str:
     """The dependency of the pre-run: the job's own.
 
     `task`: the array task that the pre-run rehearses. `aftercorr` then means the task of that index alone, where the
@@ -69,6 +69,6 @@ def prerun_dependency(value: str, task: int | None, arrays: Collection[str]) -> 
     return value if task is None else _CORRESPONDING.sub(corresponding, value)
 
 
-def corresponding_jobs(value: str) -> tuple[str, ...]:
+def list_corresponding_jobs(value: str) -> tuple[str, ...]:
     """The ids of the jobs that `aftercorr` names."""
     return tuple(job for found in _CORRESPONDING.finditer(value) for job in found[2].split(":") if job.isdecimal())

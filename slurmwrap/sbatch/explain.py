@@ -6,17 +6,17 @@ from collections.abc import Iterator, Sequence
 
 from slurmwrap.escape import harmless, visible
 from slurmwrap.sbatch.options import BY_NAME, COMMAND_LINE_ONLY, WAIT4SWITCH
-from slurmwrap.sbatch.parse import switches_on
+from slurmwrap.sbatch.parse import is_flag_variable_set
 from slurmwrap.sbatch.request import BatchScript, JobRequest, Origin, RequestChange, SbatchSetting
 from slurmwrap.sbatch.rewrite import ADDED, KEPT, spell
 from slurmwrap.sbatch.script import parse_directives, quote_word
-from slurmwrap.sbatch.shape import memory_in_force
+from slurmwrap.sbatch.shape import find_memory_in_force
 
 _WIDTH = 80
 _RED, _GREEN, _DIM, _PLAIN = "\x1b[31m", "\x1b[32m", "\x1b[2m", "\x1b[0m"
 
 
-def equivalent_script(request: JobRequest, batch: BatchScript) -> bytes:
+def make_equivalent_script(request: JobRequest, batch: BatchScript) -> bytes:
     """One script that plain sbatch takes for the same job: what --dry-run prints.
 
     The user's directive lines with their values changed in place; then, after the last of them (so that they rank
@@ -25,12 +25,12 @@ def equivalent_script(request: JobRequest, batch: BatchScript) -> bytes:
     """
     lines = batch.content.split(b"\n")
     last = max((d.line for d in parse_directives(batch.content)), default=1)
-    remarks = _remarks_by_line(request, batch)
+    remarks = _group_remarks_by_line(request, batch)
     out: list[bytes] = []
     for number, line in enumerate(lines[:last], start=1):
-        out += [_comment(text) for text in remarks.get(number, ())]
+        out += [_format_comment(text) for text in remarks.get(number, ())]
         out.append(line)
-    out += _further_lines(request, batch)
+    out += _list_further_lines(request, batch)
     rest = lines[last:]
     return b"\n".join([*out, *(rest or [b""])])
 
@@ -45,26 +45,26 @@ def explain(request: JobRequest, batch: BatchScript, *, colour: bool, remarks: S
         changes = [change for change in batch.changes if change.where == where]
         lines += [f"@@ {where} @@", *_diff(request, batch, where, changes)]
     if remarks:
-        lines += ["@@ where it may run @@", *(line for remark in remarks for line in _wrapped(remark, "  * "))]
+        lines += ["@@ where it may run @@", *(line for remark in remarks for line in _wrap_reason(remark, "  * "))]
     shown = (harmless(line) for line in lines)
-    return "".join(f"{_painted(line, colour)}\n" for line in shown)
+    return "".join(f"{_paint_line(line, colour)}\n" for line in shown)
 
 
 # --- the equivalent script ----------------------------------------------------------------------------------------
 
 
-def _remarks_by_line(request: JobRequest, batch: BatchScript) -> dict[int, list[str]]:
+def _group_remarks_by_line(request: JobRequest, batch: BatchScript) -> dict[int, list[str]]:
     """What to say above the directive lines that a change touched, by line number."""
     remarks: dict[int, list[str]] = {}
     lines = {s.where: s.line for s in request.settings if s.line is not None}
     for change in batch.changes:
         number = lines.get(change.where)
         if number is not None:
-            remarks.setdefault(number, []).append(_remark(change))
+            remarks.setdefault(number, []).append(_format_remark(change))
     return remarks
 
 
-def _remark(change: RequestChange) -> str:
+def _format_remark(change: RequestChange) -> str:
     if change.old == change.new:
         return f"--{change.option} is left as asked: {change.reason}"
     if change.old is None:
@@ -72,35 +72,37 @@ def _remark(change: RequestChange) -> str:
     return f"{spell(change.option, change.old)} before: {change.reason}"
 
 
-def _further_lines(request: JobRequest, batch: BatchScript) -> Iterator[bytes]:
+def _list_further_lines(request: JobRequest, batch: BatchScript) -> Iterator[bytes]:
     """The settings of environment and command line, and what we add, each with its reason."""
-    reasons = {(c.option, c.where): _remark(c) for c in batch.changes}
+    reasons = {(c.option, c.where): _format_remark(c) for c in batch.changes}
     options = [_split(option) for option in batch.options]
     on_command_line = {name for name, _ in options}
-    for one in _environment_in_force(request, on_command_line):
+    for one in _list_environment_in_force(request, on_command_line):
         value = batch.environ.get(one.where, one.value)
         why = reasons.get((one.option, one.where), f"{one.where} is set.")
         if one.where in batch.environ:
             why = f"{why} (Unset {one.where}: it would win over this line.)"
-        yield from _line(one.option, value, why)
+        yield from _format_directive(one.option, value, why)
     for name, value in options:
         why = reasons.get((name, ADDED)) or reasons.get((name, "command line")) or "From the command line."
-        yield from _line(name, value, why)
-    yield from _switches_line(request, options)
+        yield from _format_directive(name, value, why)
+    yield from _format_switches_line(request, options)
     for option in BY_NAME.values():
         for variable in option.variables if option.is_flag else ():
-            if not switches_on(request.environ.get(variable, "yes")):
-                yield _comment(f"{variable}={request.environ[variable]} is set, and must be for this script too.")
+            if not is_flag_variable_set(request.environ.get(variable, "yes")):
+                yield _format_comment(
+                    f"{variable}={request.environ[variable]} is set, and must be for this script too."
+                )
     for change in batch.changes:
         if change.where == KEPT:
-            yield _comment(f"--{change.option}: {change.reason}")
+            yield _format_comment(f"--{change.option}: {change.reason}")
     if batch.args:
-        yield _comment(f"The script's arguments: {' '.join(map(repr, batch.args))}")
+        yield _format_comment(f"The script's arguments: {' '.join(map(repr, batch.args))}")
 
 
-def _environment_in_force(request: JobRequest, on_command_line: set[str]) -> Iterator[SbatchSetting]:
+def _list_environment_in_force(request: JobRequest, on_command_line: set[str]) -> Iterator[SbatchSetting]:
     """Variables that still count; a memory unit that another one beats would be fatal in a script."""
-    memory = memory_in_force(request.settings)
+    memory = find_memory_in_force(request.settings)
     last = {s.option: s for s in request.settings if s.origin is not Origin.COMMAND_LINE}
     for one in last.values():
         beaten = one.option.startswith("mem") and one.option in _MEMORY and one is not memory
@@ -111,28 +113,28 @@ def _environment_in_force(request: JobRequest, on_command_line: set[str]) -> Ite
 _MEMORY = frozenset({"mem", "mem-per-cpu", "mem-per-gpu"})
 
 
-def _line(option: str, value: str | None, why: str) -> Iterator[bytes]:
+def _format_directive(option: str, value: str | None, why: str) -> Iterator[bytes]:
     if option == WAIT4SWITCH.name or option == "wrap":
         return
     if option in COMMAND_LINE_ONLY:
-        yield _comment(f"{spell(option, value)} is for the command line alone.")
+        yield _format_comment(f"{spell(option, value)} is for the command line alone.")
         return
     try:
         written = quote_word(value) if value else b""
     except ValueError:
-        yield _comment(f"{why} It cannot be written in a script: {spell(option, value)!r}")
+        yield _format_comment(f"{why} It cannot be written in a script: {spell(option, value)!r}")
         return
-    yield _comment(why)
+    yield _format_comment(why)
     yield b"#SBATCH " + (spell(option, None) if value is None else f"--{option}=").encode() + written
 
 
-def _switches_line(request: JobRequest, options: Sequence[tuple[str, str | None]]) -> Iterator[bytes]:
+def _format_switches_line(request: JobRequest, options: Sequence[tuple[str, str | None]]) -> Iterator[bytes]:
     """SBATCH_WAIT4SWITCH is the time of a --switches that names none."""
     wait = request.value(WAIT4SWITCH.name)
     given = [value for name, value in options if name == "switches"]
     count = given[-1] if given else request.value("switches")
     if wait and count and "@" not in count:
-        yield from _line("switches", f"{count}@{wait}", "SBATCH_WAIT4SWITCH is set.")
+        yield from _format_directive("switches", f"{count}@{wait}", "SBATCH_WAIT4SWITCH is set.")
 
 
 def _split(option: str) -> tuple[str, str | None]:
@@ -140,7 +142,7 @@ def _split(option: str) -> tuple[str, str | None]:
     return name, value if equals else None
 
 
-def _comment(text: str) -> bytes:
+def _format_comment(text: str) -> bytes:
     return f"# gsub: {visible(text)}".encode()
 
 
@@ -152,15 +154,15 @@ def _diff(request: JobRequest, batch: BatchScript, where: str, changes: Sequence
     as_variable = any(s.where == where and s.origin is Origin.ENVIRONMENT for s in request.settings)
     changed = [change for change in changes if change.old != change.new]
     if number is not None and changed:
-        yield f"- {_text_of(request.script.content, number)}"
-        yield f"+ {_text_of(batch.content, number)}"
+        yield f"- {_get_line(request.script.content, number)}"
+        yield f"+ {_get_line(batch.content, number)}"
     for change in changes:
         if number is None or change not in changed:
-            yield from _both(change, where, as_variable)
-        yield from _wrapped(change.reason)
+            yield from _format_change(change, where, as_variable)
+        yield from _wrap_reason(change.reason)
 
 
-def _both(change: RequestChange, where: str, as_variable: bool) -> Iterator[str]:
+def _format_change(change: RequestChange, where: str, as_variable: bool) -> Iterator[str]:
     before, after = (
         None if value is None else f"{where}={value}" if as_variable else spell(change.option, value or None)
         for value in (change.old, change.new)
@@ -174,16 +176,16 @@ def _both(change: RequestChange, where: str, as_variable: bool) -> Iterator[str]
         yield f"+ {after}"
 
 
-def _text_of(content: bytes, number: int) -> str:
+def _get_line(content: bytes, number: int) -> str:
     return content.split(b"\n", number)[number - 1].decode(errors="replace")
 
 
-def _wrapped(reason: str, first: str = "    ") -> list[str]:
+def _wrap_reason(reason: str, first: str = "    ") -> list[str]:
     from textwrap import wrap  # off the fast path
 
     return wrap(reason, _WIDTH, initial_indent=first, subsequent_indent="    ")
 
 
-def _painted(line: str, colour: bool) -> str:
+def _paint_line(line: str, colour: bool) -> str:
     paint = {"-": _RED, "+": _GREEN, "@": _DIM}.get(line[:1], "") if colour else ""
     return f"{paint}{line}{_PLAIN}" if paint else line

@@ -38,23 +38,25 @@ _ODD = b"\"'\\"  # what lets a directive spell a word otherwise
 _MOST = 1 << 20  # bytes of a script that are looked at
 
 
-def asks_for_nothing(words: Sequence[str], environ: Mapping[str, str], read: Callable[[str], bytes | None]) -> bool:
+def is_certain_passthrough(
+    words: Sequence[str], environ: Mapping[str, str], read: Callable[[str], bytes | None]
+) -> bool:
     """Whether the call certainly goes to sbatch as it is.
 
     `read`: the content of a regular file by its name in the working directory, None where there is none.
     """
     if any(name.startswith(("GSUB_", "SBATCH_G", "SBATCH_TRES")) for name in environ):
         return False
-    script = script_among(words)
+    script = find_script_word(words)
     if script is None:
         return False
     if script == "":  # --wrap: nothing more to be read
         return True
     content = read(script)
-    return content is not None and len(content) <= _MOST and _script_asks_for_nothing(content)
+    return content is not None and len(content) <= _MOST and _is_plain_script(content)
 
 
-def script_among(words: Sequence[str]) -> str | None:
+def find_script_word(words: Sequence[str]) -> str | None:
     """The script that the call names, "" for --wrap; None where an option may ask for a GPU, may be ours, or is read
     otherwise than at a glance."""
     wrapped, at = False, 0
@@ -67,7 +69,7 @@ def script_among(words: Sequence[str]) -> str | None:
             wrapped = wrapped or name == "wrap"
             at += 1
         else:
-            if not _plain_letter(word):
+            if not _is_plain_letter(word):
                 return None
             at += 2 if len(word) == 2 and word[1] in LETTERS_WITH_VALUE else 1
     rest = words[at:]
@@ -76,37 +78,37 @@ def script_among(words: Sequence[str]) -> str | None:
     return rest[0] if ":" not in rest else None
 
 
-def _plain_letter(word: str) -> bool:
+def _is_plain_letter(word: str) -> bool:
     """One letter with its value or alone: -N2, -N 2, -H; no bundle, no -G, no -D."""
     if len(word) == 2:
         return word[1] in LETTERS_WITH_VALUE or word[1] in FLAG_LETTERS
     return len(word) > 2 and word[1] in LETTERS_WITH_VALUE
 
 
-def _script_asks_for_nothing(content: bytes) -> bool:
+def _is_plain_script(content: bytes) -> bool:
     for line in content.split(b"\n"):
         if line.startswith(_OUR_MAGIC):
             return False
-        if line.startswith(_MAGIC) and not _line_asks_for_nothing(line):
+        if line.startswith(_MAGIC) and not _is_plain_line(line):
             return False
     return True
 
 
-def _line_asks_for_nothing(line: bytes) -> bool:
+def _is_plain_line(line: bytes) -> bool:
     """Every option is one of the plain ones, by its whole name; values may be the words that follow."""
     if any(byte in _ODD for byte in line):
         return False
-    return all(_plain_word(word) for word in line.decode("ascii", "replace").split() if "-" in word)
+    return all(_is_plain_word(word) for word in line.decode("ascii", "replace").split() if "-" in word)
 
 
-def _plain_word(word: str) -> bool:
+def _is_plain_word(word: str) -> bool:
     if "--" in word:
         name = word[word.index("--") + 2 :].partition("=")[0]  # #SBATCH--mem=1 is a directive too
         return name in LONG_WITH_VALUE or name in LONG_FLAGS
     return "G" not in word
 
 
-def regular_file(path: str) -> bytes | None:
+def read_regular_file(path: str) -> bytes | None:
     """Its content; None for what is none, cannot be read, or is read only once (a pipe)."""
     from stat import S_ISREG
 

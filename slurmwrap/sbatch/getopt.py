@@ -21,7 +21,7 @@ from slurmwrap.sbatch.options import (
     GsubOption,
     Release,
     SbatchOption,
-    canonical,
+    canonicalize_option,
 )
 
 
@@ -71,23 +71,25 @@ class Names:
     release: Release | None = None
 
 
-def names_for(release: Release | None = None, extra: Sequence[SbatchOption] = ()) -> Names:
+def build_names(release: Release | None = None, extra: Sequence[SbatchOption] = ()) -> Names:
     """The names on a command line of sbatch `release` with the options `extra` of site plugins."""
-    known = {option.name: _as_in(option, release) for option in (*SBATCH, *extra) if option.known_to(release)}
+    known = {
+        option.name: _adapt_to_release(option, release) for option in (*SBATCH, *extra) if option.known_to(release)
+    }
     return Names(sbatch=known, letters=BY_LETTER, own=OWN_BY_NAME, release=release)
 
 
-def names_with(plugins: Mapping[str, Argument]) -> Names:
+def add_plugin_names(plugins: Mapping[str, Argument]) -> Names:
     """The names of a call that was read with these options of site plugins."""
-    return names_for(extra=[SbatchOption(name, "", argument) for name, argument in plugins.items()])
+    return build_names(extra=[SbatchOption(name, "", argument) for name, argument in plugins.items()])
 
 
-def _as_in(option: SbatchOption, release: Release | None) -> SbatchOption:
+def _adapt_to_release(option: SbatchOption, release: Release | None) -> SbatchOption:
     argument = option.argument_in(release)
     return option if argument is option.argument else replace(option, argument=argument)
 
 
-def directive_names(names: Names) -> Names:
+def build_directive_names(names: Names) -> Names:
     """The names of `#SBATCH` lines: sbatch's alone."""
     return Names(sbatch=names.sbatch, letters=names.letters, own={}, release=names.release)
 
@@ -106,7 +108,11 @@ def scan(words: Sequence[str], names: Names, stop_at: frozenset[str] = frozenset
             at += 1
             break
         try:
-            found = [_long(words, at, names)] if words[at].startswith("--") else _letters(words, at, names)
+            found = (
+                [_parse_long_option(words, at, names)]
+                if words[at].startswith("--")
+                else _parse_letters(words, at, names)
+            )
         except BadOption as bad:
             bad.before = tuple(given)
             raise
@@ -117,7 +123,7 @@ def scan(words: Sequence[str], names: Names, stop_at: frozenset[str] = frozenset
     return Scan(given=tuple(given), rest=at)
 
 
-def _long(words: Sequence[str], at: int, names: Names) -> ParsedOption:
+def _parse_long_option(words: Sequence[str], at: int, names: Names) -> ParsedOption:
     """One `--name`, `--name=value` or `--name value`."""
     name, equals, value = words[at][2:].partition("=")
     option = _resolve(words[at], name, names, at)
@@ -128,17 +134,24 @@ def _long(words: Sequence[str], at: int, names: Names) -> ParsedOption:
         where = (value, at, 3 + len(name))
     elif option.argument in (NONE, OPTIONAL):
         return ParsedOption(
-            option=canonical(option.name), value=None, word=at, value_word=at, value_at=len(words[at]), own=own
+            option=canonicalize_option(option.name),
+            value=None,
+            word=at,
+            value_word=at,
+            value_at=len(words[at]),
+            own=own,
         )
     elif at + 1 == len(words):
         raise BadOption(f"option '--{option.name}' requires an argument", at, _OURS if own else "")
     else:
         where = (words[at + 1], at + 1, 0)
     text, word, offset = where
-    return ParsedOption(option=canonical(option.name), value=text, word=at, value_word=word, value_at=offset, own=own)
+    return ParsedOption(
+        option=canonicalize_option(option.name), value=text, word=at, value_word=word, value_at=offset, own=own
+    )
 
 
-def _letters(words: Sequence[str], at: int, names: Names) -> list[ParsedOption]:
+def _parse_letters(words: Sequence[str], at: int, names: Names) -> list[ParsedOption]:
     """One word of short options: flags in a bundle, the last of them perhaps with a value (`-HN2`, `-N 2`)."""
     found: list[ParsedOption] = []
     word = words[at]
@@ -155,7 +168,7 @@ def _letters(words: Sequence[str], at: int, names: Names) -> list[ParsedOption]:
             raise BadOption(f"option requires an argument -- '{word[offset]}'", at)
         else:
             value, value_word, value_at = words[at + 1], at + 1, 0
-        name = canonical(option.name)
+        name = canonicalize_option(option.name)
         found.append(ParsedOption(option=name, value=value, word=at, value_word=value_word, value_at=value_at))
         if value is not None:
             break
@@ -167,23 +180,23 @@ def _resolve(word: str, name: str, names: Names, at: int) -> SbatchOption | Gsub
     exact = names.sbatch.get(name) or names.own.get(name)
     if exact is not None:
         return exact
-    possible = _beginning_with(name, names)
+    possible = _list_options_with_prefix(name, names)
     if len(possible) == 1:
         return possible[0]
     if possible:
         listed = " ".join(f"'--{option.name}'" for option in possible)
         raise BadOption(f"option '{word}' is ambiguous; possibilities: {listed}", at)
-    raise BadOption(f"unrecognized option '{word}'", at, _suggestion(name, names), unknown=True)
+    raise BadOption(f"unrecognized option '{word}'", at, _suggest_option(name, names), unknown=True)
 
 
-def _beginning_with(prefix: str, names: Names) -> list[SbatchOption]:
+def _list_options_with_prefix(prefix: str, names: Names) -> list[SbatchOption]:
     possible = [option for name, option in names.sbatch.items() if name.startswith(prefix)]
     if names.release is None:
         return [option for option in possible if option.known_to(BASE)] or possible
     return possible
 
 
-def _suggestion(name: str, names: Names) -> str:
+def _suggest_option(name: str, names: Names) -> str:
     """Our own option that was probably meant; sbatch's are left to sbatch."""
     from difflib import get_close_matches  # only on the way to an error
 

@@ -56,7 +56,7 @@ class JobLayout:
     cpus_per_task: int | None = None
 
 
-def layout_of(shape: ResourceShape, tasks: str, kinds: Sequence[NodeKind]) -> JobLayout:
+def compute_job_layout(shape: ResourceShape, tasks: str, kinds: Sequence[NodeKind]) -> JobLayout:
     """Nodes, GPUs, tasks and CPUs for a template whose tasks are one per `node`, one per `gpu`, or `one` in all.
 
     `kinds`: what the partition has; () where Slurm was not to be asked. UsageError for what cannot be.
@@ -65,18 +65,18 @@ def layout_of(shape: ResourceShape, tasks: str, kinds: Sequence[NodeKind]) -> Jo
         raise UsageError("the call asks for no GPU", hint="Say how many the job needs in all: -G 16")
     if shape.max_nodes not in (None, shape.nodes):
         raise UsageError(f"-N {shape.nodes}-{shape.max_nodes}: a template needs one number of nodes")
-    nodes, gpus = _nodes_and_gpus(shape, tasks, kinds)
+    nodes, gpus = _compute_nodes_and_gpus(shape, tasks, kinds)
     if tasks == "one" and nodes > 1:
         raise UsageError(
             f"{nodes} nodes: this template starts one process on one node",
             hint="Ask for the GPUs of one task of the array: -G 1",
         )
-    per_node = _tasks_per_node(shape, tasks, nodes, gpus)
+    per_node = _compute_tasks_per_node(shape, tasks, nodes, gpus)
     cpus = shape.cpus if shape.cpu_unit is CpuUnit.PER_TASK else _share(gpus, per_node, kinds)
     return JobLayout(nodes=nodes, gpus_per_node=gpus, tasks_per_node=per_node, cpus_per_task=cpus)
 
 
-def _nodes_and_gpus(shape: ResourceShape, tasks: str, kinds: Sequence[NodeKind]) -> tuple[int, int]:
+def _compute_nodes_and_gpus(shape: ResourceShape, tasks: str, kinds: Sequence[NodeKind]) -> tuple[int, int]:
     if shape.gpus_per_node and shape.gpu_unit in (GpuUnit.PER_NODE, GpuUnit.GRES):
         nodes = shape.nodes or (shape.tasks if tasks == "node" and shape.tasks else 1)
         return nodes, shape.gpus_per_node
@@ -85,15 +85,15 @@ def _nodes_and_gpus(shape: ResourceShape, tasks: str, kinds: Sequence[NodeKind])
         said = -(-total // shape.gpus_per_node)
     if said is None and shape.tasks and shape.tasks_per_node:
         said = -(-shape.tasks // shape.tasks_per_node)
-    nodes = said or _fewest_nodes(total, kinds)
+    nodes = said or _find_fewest_nodes(total, kinds)
     if total % nodes:
         raise UsageError(
-            f"{total} GPUs cannot be shared evenly by {nodes} nodes", hint=f"Ask for {_near(total, nodes)}."
+            f"{total} GPUs cannot be shared evenly by {nodes} nodes", hint=f"Ask for {_suggest_totals(total, nodes)}."
         )
     return nodes, total // nodes
 
 
-def _fewest_nodes(total: int, kinds: Sequence[NodeKind]) -> int:
+def _find_fewest_nodes(total: int, kinds: Sequence[NodeKind]) -> int:
     """The least number of nodes of one kind that hold so many GPUs in equal shares."""
     if total == 1:
         return 1
@@ -102,17 +102,18 @@ def _fewest_nodes(total: int, kinds: Sequence[NodeKind]) -> int:
             "how many GPUs a node has is not known: Slurm shows no node with GPUs here",
             hint="Say it: --gpus-per-node=8 with -N 2, or -G 16 -N 2",
         )
-    found = [(nodes, kind) for kind in kinds if (nodes := _even(total, kind.gpus))]
+    found = [(nodes, kind) for kind in kinds if (nodes := _split_evenly(total, kind.gpus))]
     enough = [nodes for nodes, kind in found if nodes <= kind.count]
     if enough or found:
         return min(enough or [nodes for nodes, _ in found])
     most = max(kind.gpus for kind in kinds)
     raise UsageError(
-        f"{total} GPUs cannot be shared evenly by nodes with {most}", hint=f"Ask for {_near(total, most)}, or say -N."
+        f"{total} GPUs cannot be shared evenly by nodes with {most}",
+        hint=f"Ask for {_suggest_totals(total, most)}, or say -N.",
     )
 
 
-def _even(total: int, per_node: int) -> int | None:
+def _split_evenly(total: int, per_node: int) -> int | None:
     """Nodes for equal shares of at most `per_node`; None where that would leave half of each node's GPUs or more."""
     least = -(-total // per_node)
     return next((nodes for nodes in range(least, 2 * least) if total % nodes == 0), None)
@@ -127,24 +128,26 @@ def check_room(layout: JobLayout, kinds: Sequence[NodeKind], partition: str) -> 
     if not kinds or layout.nodes <= enough:
         return
     all_of_it = sum(kind.count * kind.gpus for kind in kinds)
-    nodes = " and ".join(f"{_counted(kind.count, 'node')} with {_counted(kind.gpus, 'GPU')}" for kind in kinds)
-    asked = f"{_counted(layout.nodes, 'node')} with {_counted(layout.gpus_per_node, 'GPU')}"
+    nodes = " and ".join(
+        f"{_format_count(kind.count, 'node')} with {_format_count(kind.gpus, 'GPU')}" for kind in kinds
+    )
+    asked = f"{_format_count(layout.nodes, 'node')} with {_format_count(layout.gpus_per_node, 'GPU')}"
     raise UsageError(
         f"{asked}: that is more than partition {partition} has, {nodes}",
-        hint=f"Ask for {_counted(all_of_it, 'GPU')} at most, or for another partition (-p).",
+        hint=f"Ask for {_format_count(all_of_it, 'GPU')} at most, or for another partition (-p).",
     )
 
 
-def _counted(number: int, what: str) -> str:
+def _format_count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def _near(total: int, step: int) -> str:
+def _suggest_totals(total: int, step: int) -> str:
     below = total // step * step
     return f"{below} or {below + step} GPUs" if below else f"{step} GPUs"
 
 
-def _tasks_per_node(shape: ResourceShape, tasks: str, nodes: int, gpus: int) -> int:
+def _compute_tasks_per_node(shape: ResourceShape, tasks: str, nodes: int, gpus: int) -> int:
     """One per node or per GPU. Who says another number means another template, but for one per GPU."""
     said = shape.tasks_per_node or (-(-shape.tasks // nodes) if shape.tasks else None)
     if shape.tasks and said and (shape.tasks != said * nodes):
@@ -170,13 +173,13 @@ def _share(gpus: int, tasks: int, kinds: Sequence[NodeKind]) -> int | None:
 # --- the script's words ---------------------------------------------------------------------------------------------
 
 
-def context(
+def build_template_variables(
     command: CommandLine, request: JobRequest, layout: JobLayout, template: str, tasks: str
 ) -> Mapping[str, object]:
     """The variables of a template (docs/templates.md lists them). UsageError for a call that no template can take."""
-    _checked(command, request)
+    _check_command(command, request)
     program, given = command.script or "", command.args
-    values, most = _values(request)
+    values, most = _parse_values(request)
     placed = PLACE in " ".join(given)
     if values and not placed:
         raise UsageError(
@@ -188,11 +191,11 @@ def context(
             f"{PLACE} stands for the array's index, but there is no array", hint="Say --array=0-9 or --values=1,2,3"
         )
     filled = placed and tasks == "one"
-    arguments = " ".join(filled_in(word) if filled and PLACE in word else quoted(word) for word in given)
+    arguments = " ".join(fill_in_value(word) if filled and PLACE in word else quote_for_bash(word) for word in given)
     python = program.endswith(".py")
-    plain = quoted(program if "/" in program or (python and program[:1] != "-") else f"./{program}")
+    plain = quote_for_bash(program if "/" in program or (python and program[:1] != "-") else f"./{program}")
     said = f"{plain} {arguments}".rstrip()
-    signal = _signal(request)
+    signal = _parse_signal(request)
     array = request.value("array") or (f"0-{len(values) - 1}" + (f"%{most}" if most else "") if values else "")
     return {
         "template": template,
@@ -206,15 +209,15 @@ def context(
         "cpus_per_task": None if request.shape.cpu_unit is CpuUnit.PER_GPU else layout.cpus_per_task,
         "time_limit": request.value("time") or "",
         "signal": signal,
-        "values": tuple(quoted(value) for value in values),
+        "values": tuple(quote_for_bash(value) for value in values),
         "placed": placed,
         "array": array,
-        "directives": tuple(_directives(request, layout, array)),
-        "summary": summary(template, layout),
+        "directives": tuple(_list_directives(request, layout, array)),
+        "summary": format_layout_summary(template, layout),
     }
 
 
-def summary(template: str, layout: JobLayout) -> str:
+def format_layout_summary(template: str, layout: JobLayout) -> str:
     """One line: how the job lies."""
     nodes = "1 node" if layout.nodes == 1 else f"{layout.nodes} nodes"
     gpus = "1 GPU" if layout.gpus_per_node == 1 else f"{layout.gpus_per_node} GPUs"
@@ -223,7 +226,7 @@ def summary(template: str, layout: JobLayout) -> str:
     return f"Template {template}: {nodes} with {gpus} and {tasks}{each}."
 
 
-def _checked(command: CommandLine, request: JobRequest) -> None:
+def _check_command(command: CommandLine, request: JobRequest) -> None:
     if command.hetjob or request.hetjob:
         raise UsageError("a template makes no heterogeneous job (`:`)")
     check_options(request)
@@ -236,7 +239,7 @@ def check_options(request: JobRequest) -> None:
             raise UsageError(f"--{option} does not go with --template", hint=way_out)
 
 
-def _values(request: JobRequest) -> tuple[tuple[str, ...], str]:
+def _parse_values(request: JobRequest) -> tuple[tuple[str, ...], str]:
     """(values of --values, how many at a time)."""
     text = request.own.values
     if text is None:
@@ -254,7 +257,7 @@ def _values(request: JobRequest) -> tuple[tuple[str, ...], str]:
     return values, found["most"] or ""
 
 
-def _signal(request: JobRequest) -> str:
+def _parse_signal(request: JobRequest) -> str:
     """The signal of --signal, "" without one. To the batch shell alone (B:) it would help nobody: it only waits."""
     text = request.value("signal")
     if text is None:
@@ -270,7 +273,7 @@ def _signal(request: JobRequest) -> str:
     return found["name"].upper().removeprefix("SIG")
 
 
-def _directives(request: JobRequest, layout: JobLayout, array: str) -> Iterator[str]:
+def _list_directives(request: JobRequest, layout: JobLayout, array: str) -> Iterator[str]:
     """The script's #SBATCH lines: the job's name and shape first, then whatever else the command line says."""
     stem = posixpath.basename(request.script.word or "job").removesuffix(".py")
     own = {s.option: s.value for s in request.settings if s.origin is Origin.COMMAND_LINE}
@@ -289,10 +292,10 @@ def _directives(request: JobRequest, layout: JobLayout, array: str) -> Iterator[
     lines["output"] = own.pop("output", None) or ("%x-%A_%a.out" if array else "%x-%j.out")
     rest = {name: value for name, value in own.items() if name not in _SHAPING | _OF_THE_CALL}
     for name, value in {**lines, **rest}.items():
-        yield _directive(name, value)
+        yield _format_directive(name, value)
 
 
-def _directive(name: str, value: str | None) -> str:
+def _format_directive(name: str, value: str | None) -> str:
     if value is None:
         return f"#SBATCH --{name}"
     try:
@@ -301,7 +304,7 @@ def _directive(name: str, value: str | None) -> str:
         raise UsageError(f"--{name}={value!r} cannot be written in a script") from None
 
 
-def quoted(word: str) -> str:
+def quote_for_bash(word: str) -> str:
     """`word` as one word of bash, unchanged. A carriage return would make sbatch take the script for one of DOS."""
     if "\r" not in word:
         return shlex.quote(word)
@@ -309,12 +312,12 @@ def quoted(word: str) -> str:
     return f"$'{escaped}'"
 
 
-def filled_in(word: str) -> str:
+def fill_in_value(word: str) -> str:
     """A word of bash in which each {} is the task's value."""
-    return '"$value"'.join(quoted(part) if part else "" for part in word.split(PLACE))
+    return '"$value"'.join(quote_for_bash(part) if part else "" for part in word.split(PLACE))
 
 
-def words_of_submission(command: CommandLine, environ: Mapping[str, str]) -> list[str]:
+def list_submission_words(command: CommandLine, environ: Mapping[str, str]) -> list[str]:
     """The words of the call that submits the script: gsub's own options, what concerns the call and not the job, and
     what a SBATCH_* variable that is set would win over in a script."""
     kept = []

@@ -276,6 +276,6 @@ BY_LETTER: dict[str, SbatchOption] = {option.short: option for option in SBATCH 
 OWN_BY_NAME: dict[str, GsubOption] = {option.name: option for option in OWN}
 
 
-def canonical(name: str) -> str:
+def canonicalize_option(name: str) -> str:
     """The name under which an option's settings are kept."""
     return ALIASES.get(name, name)

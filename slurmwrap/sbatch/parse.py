@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from slurmwrap.errors import ScriptError, UnknownOption, UsageError
 from slurmwrap.fast_dataclasses import fields, replace
 from slurmwrap.sbatch.command_line import CommandLine, split_command_line
-from slurmwrap.sbatch.getopt import OWN_NAMES, BadOption, Names, ParsedOption, directive_names, names_for, scan
+from slurmwrap.sbatch.getopt import OWN_NAMES, BadOption, Names, ParsedOption, build_directive_names, build_names, scan
 from slurmwrap.sbatch.options import (
     ANSWERED_AT_ONCE,
     COMMAND_LINE_ONLY,
@@ -28,7 +28,7 @@ from slurmwrap.sbatch.options import (
 )
 from slurmwrap.sbatch.request import GsubOptions, JobRequest, Origin, SbatchSetting, Script
 from slurmwrap.sbatch.script import BadLine, Directive, DirectiveWord, parse_directives
-from slurmwrap.sbatch.shape import shape_of
+from slurmwrap.sbatch.shape import compute_resource_shape
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def parse_request(
     Raises UsageError and ScriptError with sbatch's words and exit codes. A UsageError without a hint is sbatch's own
     to make; one with a hint is ours. UnknownOption: it may be of a site plugin that is not in `extra`.
     """
-    names = names_for(release, extra)
+    names = build_names(release, extra)
     command = split_command_line(argv, names)
     if command.hetjob and not command.has(*ANSWERED_AT_ONCE):
         first = parse_request(
@@ -70,23 +70,27 @@ def parse_request(
             release=release, extra=extra,
         )  # fmt: skip
         kept = [(f.name, getattr(first.own, f.name)) for f in fields(first.own)]
-        own = _own((kept, _own_on(command)))
+        own = _merge_gsub_options((kept, _parse_gsub_options_of_command(command)))
         return replace(first, own=own, hetjob=True, components=command.other_components)
-    own_words_on = tuple(_own_on(command))  # before a script is waited for on standard input
-    script = _script(command, environ, cwd, read_script, read_stdin)
-    sbatch_words, own_words, hetjob = _words_of(script, release)
-    settings = _settings(
-        _from_script(sbatch_words, script, names), _from_environment(environ), _from_command_line(command)
+    own_words_on = tuple(_parse_gsub_options_of_command(command))  # before a script is waited for on standard input
+    script = _read_script(command, environ, cwd, read_script, read_stdin)
+    sbatch_words, own_words, hetjob = _split_directive_words(script, release)
+    settings = _merge_settings(
+        _list_script_settings(sbatch_words, script, names),
+        _list_environment_settings(environ),
+        _list_command_line_settings(command),
     )
-    settings = (*_from_hostfile(environ, settings), *settings)
-    own = _own((_own_in_script(own_words, script), _own_in_environment(environ), own_words_on))
+    settings = (*_list_hostfile_settings(environ, settings), *settings)
+    own = _merge_gsub_options(
+        (_parse_gsub_options_of_script(own_words, script), _parse_gsub_variables(environ), own_words_on)
+    )
     chdir = next((s.value for s in reversed(settings) if s.option == "chdir" and s.value), cwd)
     return JobRequest(
         script=script,
         args=command.args,
         settings=settings,
         own=own,
-        shape=shape_of(settings),
+        shape=compute_resource_shape(settings),
         chdir=chdir if chdir.startswith("/") else f"{cwd.rstrip('/')}/{chdir}",
         environ={name: value for name, value in environ.items() if name.startswith(_SEEN_BY_SBATCH)},
         hetjob=hetjob or command.hetjob,
@@ -98,7 +102,7 @@ def parse_request(
 # --- the script ---------------------------------------------------------------------------------------------------
 
 
-def _script(
+def _read_script(
     command: CommandLine,
     environ: Mapping[str, str],
     cwd: str,
@@ -113,11 +117,11 @@ def _script(
     if wraps:
         return Script(path=None, name="wrap", content=wrap_script(wraps[-1]))
     if command.script is None:
-        return Script(path=None, name="sbatch", content=_checked(read_stdin(), "stdin"), from_stdin=True)
+        return Script(path=None, name="sbatch", content=_check_content(read_stdin(), "stdin"), from_stdin=True)
     chdir = next((one.value for one in reversed(command.given) if one.option == "chdir"), None)
     path, content = _find(command.script, chdir, environ.get("PATH", ""), cwd, read_script)
     return Script(
-        path=path, name=path.rpartition("/")[2], content=_checked(content, command.script), word=command.script
+        path=path, name=path.rpartition("/")[2], content=_check_content(content, command.script), word=command.script
     )
 
 
@@ -155,15 +159,17 @@ def _open(path: str, name: str, read_script: ReadScript) -> bytes:
     except PermissionError:
         raise ScriptError(f"Unable to open file {name}", hint=f"It is there, but you may not read it: {path}") from None
     except OSError as error:
-        hint = "There is no such file in the working directory or in PATH." if _absent(error) else f"{error.strerror}."
+        hint = (
+            "There is no such file in the working directory or in PATH." if _is_absent(error) else f"{error.strerror}."
+        )
         raise ScriptError(f"Unable to open file {name}", hint=hint) from None
 
 
-def _absent(error: OSError) -> bool:
+def _is_absent(error: OSError) -> bool:
     return isinstance(error, FileNotFoundError | NotADirectoryError)
 
 
-def _checked(content: bytes, name: str) -> bytes:
+def _check_content(content: bytes, name: str) -> bytes:
     """The content, if sbatch would take it; its checks in its order and words (22.05.8)."""
     if not content:
         raise ScriptError(f"{name}: Batch script is empty!", hint="Give a script, or a command with --wrap.")
@@ -190,20 +196,20 @@ def _checked(content: bytes, name: str) -> bytes:
 _Located = tuple[Directive, DirectiveWord]
 
 
-def _words_of(script: Script, release: Release | None) -> tuple[list[_Located], list[_Located], bool]:
+def _split_directive_words(script: Script, release: Release | None) -> tuple[list[_Located], list[_Located], bool]:
     """The words of `#SBATCH` lines up to a second component, those of `#GSUB` lines, and whether there is one."""
     try:
         directives = parse_directives(script.content, release)
     except BadLine as bad:
         hint = "It is a #GSUB line, which sbatch would not read." if bad.own else ""
-        raise UsageError(f"{_shown(script)}: {bad}", hint=hint, exit_code=1) from None
+        raise UsageError(f"{_format_script_name(script)}: {bad}", hint=hint, exit_code=1) from None
     ends = next((d.line for d in directives if d.hetjob and d.magic == "#SBATCH"), None)
     sbatch = [(d, w) for d in directives if d.magic == "#SBATCH" and (ends is None or d.line < ends) for w in d.words]
     own = [(d, w) for d in directives if d.magic == "#GSUB" for w in d.words]
     return sbatch, own, ends is not None
 
 
-def _shown(script: Script) -> str:
+def _format_script_name(script: Script) -> str:
     return "stdin" if script.from_stdin else script.name
 
 
@@ -218,32 +224,35 @@ def _scan_lines(located: Sequence[_Located], script: Script, names: Names) -> tu
         if line.magic == "#GSUB":
             hint = hint or f"#GSUB lines take {', '.join('--' + name for name in OWN_NAMES.own)}."
         unknown = bad.unknown and line.magic == "#SBATCH"
-        raise (UnknownOption if unknown else UsageError)(f"{_shown(script)}:{line.line}: {bad}", hint=hint) from None
+        raise (UnknownOption if unknown else UsageError)(
+            f"{_format_script_name(script)}:{line.line}: {bad}", hint=hint
+        ) from None
     if found.rest < len(located):
         line, word = located[found.rest]
         hint = "" if line.magic == "#SBATCH" else "#GSUB lines take options alone."
         raise UsageError(
-            f"{_shown(script)}:{line.line}: Invalid directive found in batch script: {word.text}", hint=hint
+            f"{_format_script_name(script)}:{line.line}: Invalid directive found in batch script: {word.text}",
+            hint=hint,
         )
     return found.given
 
 
-def _from_script(located: Sequence[_Located], script: Script, names: Names) -> Iterable[SbatchSetting]:
-    for one in _scan_lines(located, script, directive_names(names)):
+def _list_script_settings(located: Sequence[_Located], script: Script, names: Names) -> Iterable[SbatchSetting]:
+    for one in _scan_lines(located, script, build_directive_names(names)):
         line, word = located[one.value_word]
         if one.option not in COMMAND_LINE_ONLY:
             yield SbatchSetting(
                 option=one.option,
                 value=one.value,
                 origin=Origin.SCRIPT,
-                where=f"{_shown(script)}:{line.line}",
+                where=f"{_format_script_name(script)}:{line.line}",
                 line=line.line,
                 span=(word.start, word.stop),
                 prefix=word.text[: one.value_at],
             )
 
 
-def _from_environment(environ: Mapping[str, str]) -> Iterable[tuple[SbatchSetting, bool]]:
+def _list_environment_settings(environ: Mapping[str, str]) -> Iterable[tuple[SbatchSetting, bool]]:
     """Settings of variables, in sbatch's order, and whether they set or clear their option.
 
     A flag's variable sets it when empty, "yes" or a number other than 0, and clears it otherwise.
@@ -254,10 +263,10 @@ def _from_environment(environ: Mapping[str, str]) -> Iterable[tuple[SbatchSettin
             if value is not None:
                 kept = None if option.is_flag or (option.argument is not REQUIRED and not value) else value
                 one = SbatchSetting(option=option.name, value=kept, origin=Origin.ENVIRONMENT, where=variable)
-                yield one, not option.is_flag or switches_on(value)
+                yield one, not option.is_flag or is_flag_variable_set(value)
 
 
-def _from_hostfile(environ: Mapping[str, str], settings: Sequence[SbatchSetting]) -> Iterable[SbatchSetting]:
+def _list_hostfile_settings(environ: Mapping[str, str], settings: Sequence[SbatchSetting]) -> Iterable[SbatchSetting]:
     """The weakest of all: it names the nodes where nothing else does."""
     path = environ.get(HOSTFILE)
     if path is not None and not any(setting.option in ("nodelist", "nodefile") for setting in settings):
@@ -265,20 +274,20 @@ def _from_hostfile(environ: Mapping[str, str], settings: Sequence[SbatchSetting]
         yield SbatchSetting(option="nodelist", value=value, origin=Origin.ENVIRONMENT, where=HOSTFILE)
 
 
-def switches_on(value: str) -> bool:
+def is_flag_variable_set(value: str) -> bool:
     """How sbatch reads the variable of a flag (22.05.8: SBATCH_WAIT=0 clears, SBATCH_NO_REQUEUE=1 sets)."""
     text = value.strip()
     digits = text.lstrip("+-")
     return value == "" or value.lower() == "yes" or (digits.isdigit() and int(digits) != 0 and not value[-1:].isspace())
 
 
-def _from_command_line(command: CommandLine) -> Iterable[SbatchSetting]:
+def _list_command_line_settings(command: CommandLine) -> Iterable[SbatchSetting]:
     for one in command.given:
         if not one.own:
             yield SbatchSetting(option=one.option, value=one.value, origin=Origin.COMMAND_LINE, where="command line")
 
 
-def _settings(
+def _merge_settings(
     script: Iterable[SbatchSetting],
     environment: Iterable[tuple[SbatchSetting, bool]],
     command_line: Iterable[SbatchSetting],
@@ -295,17 +304,19 @@ def _settings(
 # --- gsub's options -----------------------------------------------------------------------------------------------
 
 
-def _own(layers: Iterable[Iterable[_OwnValue]]) -> GsubOptions:
+def _merge_gsub_options(layers: Iterable[Iterable[_OwnValue]]) -> GsubOptions:
     return replace(GsubOptions(), **{field: value for layer in layers for field, value in layer})
 
 
-def _own_in_script(located: Sequence[_Located], script: Script) -> Iterable[_OwnValue]:
+def _parse_gsub_options_of_script(located: Sequence[_Located], script: Script) -> Iterable[_OwnValue]:
     for one in _scan_lines(located, script, OWN_NAMES):
-        yield _own_value(OWN_BY_NAME[one.option], one.value, f"{_shown(script)}:{located[one.word][0].line}: ")
+        yield _parse_gsub_value(
+            OWN_BY_NAME[one.option], one.value, f"{_format_script_name(script)}:{located[one.word][0].line}: "
+        )
 
 
-def _own_on(command: CommandLine) -> Iterable[_OwnValue]:
-    return [_own_value(OWN_BY_NAME[one.option], one.value, "") for one in command.given if one.own]
+def _parse_gsub_options_of_command(command: CommandLine) -> Iterable[_OwnValue]:
+    return [_parse_gsub_value(OWN_BY_NAME[one.option], one.value, "") for one in command.given if one.own]
 
 
 _TAKES = {
@@ -314,7 +325,7 @@ _TAKES = {
 }
 
 
-def _own_value(option: GsubOption, value: str | None, place: str) -> _OwnValue:
+def _parse_gsub_value(option: GsubOption, value: str | None, place: str) -> _OwnValue:
     if option.argument is not REQUIRED:
         return option.field, option.flag
     if value and option.choices and value not in option.choices and set("./") & set(value):
@@ -335,12 +346,12 @@ def _own_value(option: GsubOption, value: str | None, place: str) -> _OwnValue:
     return option.field, int(value)
 
 
-def _own_in_environment(environ: Mapping[str, str]) -> Iterable[_OwnValue]:
+def _parse_gsub_variables(environ: Mapping[str, str]) -> Iterable[_OwnValue]:
     """GSUB_* variables; one for both --retry and --no-retry, an empty one says nothing."""
     for option in {option.variable: option for option in OWN if option.variable}.values():
         value = environ.get(option.variable, "")
         if value and option.argument is REQUIRED:
-            yield _own_value(option, value, f"{option.variable}: ")
+            yield _parse_gsub_value(option, value, f"{option.variable}: ")
         elif value:
             yield option.field, _switch(option.variable, value)
 

@@ -29,22 +29,22 @@ _OF_A_JOB = re.compile(
 _TASKS = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?", re.ASCII)
 
 
-def says_yes(environ: Mapping[str, str], variable: str) -> bool:
+def is_switched_on(environ: Mapping[str, str], variable: str) -> bool:
     """Whether a switch of the caller's is on; a word that is neither yes nor no means that it is."""
     return environ.get(variable, "").lower() not in _NO
 
 
-def switched_off(environ: Mapping[str, str]) -> str | None:
+def find_switch_off_reason(environ: Mapping[str, str]) -> str | None:
     """The caller wants plain sbatch, whatever is asked for."""
-    return f"{SWITCH} is set." if says_yes(environ, SWITCH) else None
+    return f"{SWITCH} is set." if is_switched_on(environ, SWITCH) else None
 
 
-def inside_prerun(environ: Mapping[str, str]) -> str | None:
+def find_prerun_reason(environ: Mapping[str, str]) -> str | None:
     """A pre-run submits nothing: its stand-in for sbatch answers the call."""
-    return "This call comes from inside a pre-run." if says_yes(environ, "SLURMWRAP_PRERUN") else None
+    return "This call comes from inside a pre-run." if is_switched_on(environ, "SLURMWRAP_PRERUN") else None
 
 
-def without_outer_job(environ: Mapping[str, str]) -> dict[str, str]:
+def remove_outer_job(environ: Mapping[str, str]) -> dict[str, str]:
     """`environ` without what Slurm says of the interactive job in which a person types: sbatch hands it on, and a job
     with the outer one's SLURM_MEM_PER_CPU beside its own SLURM_MEM_PER_NODE cannot start a step (22.05.8)."""
     if not environ.get("SLURM_JOB_ID"):
@@ -52,7 +52,9 @@ def without_outer_job(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if not _OF_A_JOB.fullmatch(name)}
 
 
-def passthrough_reason(request: JobRequest, own: GsubOptions | None = None, *, at_terminal: bool = False) -> str | None:
+def find_passthrough_reason(
+    request: JobRequest, own: GsubOptions | None = None, *, at_terminal: bool = False
+) -> str | None:
     """Why the call is not for us and goes to sbatch as it is, in one sentence; None when we take it.
 
     `at_terminal`: a person types. In an interactive job (`srun --pty`, `salloc`, a notebook's terminal) their jobs are
@@ -85,17 +87,17 @@ def passthrough_reason(request: JobRequest, own: GsubOptions | None = None, *, a
         return "The job asks for no GPU."
     if open_file(request.script.path or "") is not None:
         return f"The script is an open file of the caller's ({request.script.path})."
-    if own.prerun is None and (engine := _engine(request)):
+    if own.prerun is None and (engine := _find_engine_reason(request)):
         return engine
     if own.prerun == "off" and own.retry is False and not (own.tune or own.place):
         return "--prerun=off, --no-tune, --no-place and --no-retry leave nothing to do."
     return None
 
 
-def _engine(request: JobRequest) -> str | None:
-    from slurmwrap.sbatch.workflow_engines import waited_for
+def _find_engine_reason(request: JobRequest) -> str | None:
+    from slurmwrap.sbatch.workflow_engines import find_engine_reason
 
-    return waited_for(request.script.content)
+    return find_engine_reason(request.script.content)
 
 
 def open_file(path: str) -> int | None:
@@ -107,11 +109,11 @@ def open_file(path: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def site_reason(request: JobRequest, rules: Submit, user: str) -> str | None:
+def find_site_reason(request: JobRequest, rules: Submit, user: str) -> str | None:
     """The same by the configuration; `user` is the caller's name."""
     if not rules.enabled:
         return "gsub is switched off (submit.enabled)."
-    tasks = array_tasks(request.value("array") or "")
+    tasks = count_array_tasks(request.value("array") or "")
     if rules.array_threshold and tasks > rules.array_threshold:
         return f"The array has {tasks} tasks, more than {rules.array_threshold} (submit.array_threshold)."
     asked = {
@@ -121,14 +123,14 @@ def site_reason(request: JobRequest, rules: Submit, user: str) -> str | None:
     }
     for option, (patterns, key) in asked.items():
         names = (request.value(option) or "").split(",")
-        if name := _named(names, patterns):
+        if name := _match_patterns(names, patterns):
             return f"Jobs for {'QOS' if option == 'qos' else option} {name} are passed on ({key})."
-    if _named([user], rules.pass_users):
+    if _match_patterns([user], rules.pass_users):
         return f"Jobs of user {user} are passed on (submit.pass_users)."
     return None
 
 
-def array_tasks(indices: str) -> int:
+def count_array_tasks(indices: str) -> int:
     """How many tasks `0-15%4`, `1,3,5-7` or `[0-100:10]` names; 0 for none, and for what Slurm refuses.
 
     Slurm counts an index once that is named twice; what overlaps is counted twice here, so more is only ever passed on.
@@ -143,7 +145,7 @@ def array_tasks(indices: str) -> int:
     return total
 
 
-def _named(names: Sequence[str], patterns: Sequence[str]) -> str | None:
+def _match_patterns(names: Sequence[str], patterns: Sequence[str]) -> str | None:
     """The first of `names` that one of the shell patterns fits."""
     if not patterns:
         return None

@@ -1,8 +1,8 @@
 """JobRequest + Wishes → BatchScript, the rewritten job as people are shown it; and the words that are submitted. Pure.
 
 In the rewrite each value is changed where the user set it, and what we add goes on the command line; the script keeps
-its lines, and every byte outside of changed `#SBATCH` words (`show` prints it). `submitted_options` asks for the same
-with the user's script and variables as they are.
+its lines, and every byte outside of changed `#SBATCH` words (`explain.py` prints it). `list_submitted_options` asks for
+the same with the user's script and variables as they are.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from slurmwrap.fast_dataclasses import replace
 from slurmwrap.sbatch.options import BY_NAME, EXCLUSIVE_GROUPS, NONE, OPPOSITES, OPTIONAL, REQUIRED
 from slurmwrap.sbatch.request import BatchScript, JobRequest, OptionChange, Origin, RequestChange, SbatchSetting
 from slurmwrap.sbatch.script import quote_word, replace_spans
-from slurmwrap.sbatch.shape import memory_in_force
+from slurmwrap.sbatch.shape import find_memory_in_force
 
 ADDED = "added"  # Change.where of what the user had not set
 KEPT = "kept"  # Change.where of a wish that only explains why something unset stays unset
@@ -37,14 +37,14 @@ def render(request: JobRequest, wishes: Sequence[OptionChange], *, added: Sequen
     return state.finished()
 
 
-def conflict(request: JobRequest, option: str) -> str | None:
+def find_conflict(request: JobRequest, option: str) -> str | None:
     """Why `option` must not be set beside what the user set, in one sentence; None when it may be."""
     if option not in BY_NAME:
         return f"sbatch has no option --{option}."
-    return _conflict(request.settings, option)
+    return _find_setting_conflict(request.settings, option)
 
 
-def submitted_options(request: JobRequest, batch: BatchScript) -> tuple[str, ...]:
+def list_submitted_options(request: JobRequest, batch: BatchScript) -> tuple[str, ...]:
     """The options of the call that really submits: the user's own words, then each change, which wins there.
 
     His script and his variables go as they are. Otherwise Command= would name a copy of ours, where many a script looks
@@ -53,10 +53,10 @@ def submitted_options(request: JobRequest, batch: BatchScript) -> tuple[str, ...
     if request.words is None:
         return batch.options
     changed = [change for change in batch.changes if change.new is not None and change.new != change.old]
-    return (*request.words, *(_spelt(change) for change in changed), *request.components)
+    return (*request.words, *(_spell_change(change) for change in changed), *request.components)
 
 
-def _spelt(change: RequestChange) -> str:
+def _spell_change(change: RequestChange) -> str:
     flag = not change.new and BY_NAME[change.option].argument is not REQUIRED
     return spell(change.option, None if flag else change.new)
 
@@ -78,12 +78,12 @@ class _Rewrite:
 
     def grant(self, wish: OptionChange, *, in_place: bool) -> None:
         at = self._index(wish.option)
-        old = None if at is None else _said(self._settings[at])
+        old = None if at is None else _format_value_in_force(self._settings[at])
         if wish.value is None:
             where = KEPT if at is None else self._settings[at].where
             self._changes.append(RequestChange(option=wish.option, old=old, new=old, where=where, reason=wish.reason))
             return
-        new = self._checked(wish)
+        new = self._check_change(wish)
         if at is not None and old == wish.value:
             return
         if at is not None and (in_place or self._settings[at].origin is Origin.COMMAND_LINE):
@@ -112,12 +112,12 @@ class _Rewrite:
         last = next((i for i in reversed(range(len(self._settings))) if self._settings[i].option in asked), None)
         return last if last is not None and self._settings[last].option == option else None
 
-    def _checked(self, wish: OptionChange) -> str | None:
+    def _check_change(self, wish: OptionChange) -> str | None:
         """The value to write: None for a flag."""
         known = BY_NAME.get(wish.option)
         if known is None:
             raise ValueError(f"sbatch has no option --{wish.option}")
-        reason = _conflict(self._settings, wish.option)
+        reason = _find_setting_conflict(self._settings, wish.option)
         if reason:
             raise ValueError(f"{reason} Not granted: {spell(wish.option, wish.value)} ({wish.reason})")
         if known.argument is NONE and wish.value:
@@ -135,7 +135,7 @@ class _Rewrite:
         elif setting.origin is Origin.SCRIPT:
             if setting.span is None:
                 raise ValueError(f"{setting.where}: the place of --{setting.option} in the script is not known")
-            self._spans[setting.span] = _word(self._request.script.content, setting, value)
+            self._spans[setting.span] = _rewrite_word(self._request.script.content, setting, value)
         self._settings[at] = replace(setting, value=value)
         return setting.where
 
@@ -144,12 +144,12 @@ class _Rewrite:
         return ADDED
 
 
-def _said(setting: SbatchSetting) -> str:
+def _format_value_in_force(setting: SbatchSetting) -> str:
     """The value in force; "" for a flag or an optional value left out."""
     return setting.value or ""
 
 
-def _word(content: bytes, setting: SbatchSetting, value: str | None) -> bytes:
+def _rewrite_word(content: bytes, setting: SbatchSetting, value: str | None) -> bytes:
     """The script's word with its value changed; its spelling (`-N`, `--nodes=`) stays."""
     start, stop = setting.span or (0, 0)
     attach = setting.prefix
@@ -161,11 +161,11 @@ def _word(content: bytes, setting: SbatchSetting, value: str | None) -> bytes:
     return quote_word(attach + (value or ""))
 
 
-def _conflict(settings: Sequence[SbatchSetting], option: str) -> str | None:
+def _find_setting_conflict(settings: Sequence[SbatchSetting], option: str) -> str | None:
     group = next((group for group in EXCLUSIVE_GROUPS if option in group), frozenset())
     others = [s for s in settings if s.option in group and s.option != option]
     if "mem" in group:
-        memory = memory_in_force(settings)
+        memory = find_memory_in_force(settings)
         others = [memory] if memory is not None and memory.option != option else []
     if others:
         return f"--{option} and --{others[-1].option} ({others[-1].where}) exclude each other."

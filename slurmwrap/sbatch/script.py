@@ -59,8 +59,8 @@ def parse_directives(content: bytes, release: Release | None = None) -> tuple[Di
     and, of a release that is not known (None), where releases differ: then it is sbatch's to read."""
     keeps_space = None if release is None else release >= _KEEPS_SPACE_SINCE
     return tuple(
-        _directive(content, number, start, stop, magic, True if magic == b"#GSUB" else keeps_space)
-        for number, start, stop, magic in _lines_before_program(content)
+        _parse_directive(content, number, start, stop, magic, True if magic == b"#GSUB" else keeps_space)
+        for number, start, stop, magic in _scan_lines_before_program(content)
         if magic
     )
 
@@ -90,7 +90,7 @@ def quote_word(text: str) -> bytes:
     return raw
 
 
-def _lines_before_program(content: bytes) -> Iterator[tuple[int, int, int, bytes]]:
+def _scan_lines_before_program(content: bytes) -> Iterator[tuple[int, int, int, bytes]]:
     """(number, start, stop, magic word or b"") of each line before the program."""
     start, number = 0, 1
     while start < len(content):
@@ -104,10 +104,12 @@ def _lines_before_program(content: bytes) -> Iterator[tuple[int, int, int, bytes
         start, number = stop + 1, number + 1
 
 
-def _directive(content: bytes, number: int, start: int, stop: int, magic: bytes, keeps_space: bool | None) -> Directive:
+def _parse_directive(
+    content: bytes, number: int, start: int, stop: int, magic: bytes, keeps_space: bool | None
+) -> Directive:
     after = _skip_blanks(content, start + len(magic), stop)
     try:
-        words = tuple(_words(content, after, stop, number, keeps_space))
+        words = tuple(_split_words(content, after, stop, number, keeps_space))
     except BadLine as bad:
         raise BadLine(str(bad), number, own=magic == b"#GSUB") from None
     return Directive(
@@ -116,30 +118,30 @@ def _directive(content: bytes, number: int, start: int, stop: int, magic: bytes,
         start=start,
         stop=stop,
         words=words,
-        hetjob=_separator_at(content, after, stop),
+        hetjob=_is_separator_at(content, after, stop),
     )
 
 
-def _words(content: bytes, at: int, stop: int, number: int, keeps_space: bool | None) -> Iterator[DirectiveWord]:
+def _split_words(content: bytes, at: int, stop: int, number: int, keeps_space: bool | None) -> Iterator[DirectiveWord]:
     """Words up to the first empty one, which is also what sbatch sees in place of a `hetjob`."""
     while True:
         start = _skip_blanks(content, at, stop)
-        if _separator_at(content, start, stop):
+        if _is_separator_at(content, start, stop):
             return
         if start < stop and content[start : start + 1] == b":":
-            raise BadLine(f"line {number}: Unexpected `:` in [{_shown(content, at, stop)}]", number)
-        text, end = _word(content, start, stop, bool(keeps_space))
-        if keeps_space is None and (text, end) != _word(content, start, stop, True):
+            raise BadLine(f"line {number}: Unexpected `:` in [{_decode_part(content, at, stop)}]", number)
+        text, end = _parse_word(content, start, stop, bool(keeps_space))
+        if keeps_space is None and (text, end) != _parse_word(content, start, stop, True):
             raise BadLine(f"line {number}: a space after a backslash ends the word before Slurm 24.05 only", number)
         if end < 0:
-            raise BadLine(f"line {number}: Unmatched `{text.decode()}` in [{_shown(content, at, stop)}]", number)
+            raise BadLine(f"line {number}: Unmatched `{text.decode()}` in [{_decode_part(content, at, stop)}]", number)
         if not text:
             return
         yield DirectiveWord(text=text.decode(errors="surrogateescape"), start=start, stop=end)
         at = end
 
 
-def _word(content: bytes, at: int, stop: int, keeps_space: bool) -> tuple[bytes, int]:
+def _parse_word(content: bytes, at: int, stop: int, keeps_space: bool) -> tuple[bytes, int]:
     """The word at `at` without its quotes, and where it ends; -1 when a quote (then the text) stays open."""
     text = bytearray()
     quote, escaped = b"", False
@@ -163,7 +165,7 @@ def _word(content: bytes, at: int, stop: int, keeps_space: bool) -> tuple[bytes,
     return (quote, -1) if quote else (bytes(text), at)
 
 
-def _shown(content: bytes, start: int, stop: int) -> str:
+def _decode_part(content: bytes, start: int, stop: int) -> str:
     return content[start:stop].decode(errors="replace")
 
 
@@ -173,7 +175,7 @@ def _skip_blanks(content: bytes, at: int, stop: int) -> int:
     return at
 
 
-def _separator_at(content: bytes, at: int, stop: int) -> bool:
+def _is_separator_at(content: bytes, at: int, stop: int) -> bool:
     """Whether `hetjob` stands at `at` as a whole word."""
     ends = ((word, at + len(word)) for word in _SEPARATORS)
     return any(

@@ -35,39 +35,39 @@ class _Gpus:
     count: int
 
 
-def shape_of(settings: Sequence[SbatchSetting]) -> ResourceShape:
+def compute_resource_shape(settings: Sequence[SbatchSetting]) -> ResourceShape:
     """The request in numbers. `settings` in rising precedence. UsageError for a number that sbatch refuses.
 
     `time_limit_s` None: not said, or no limit; seconds are rounded up to minutes, as Slurm does. `nodes` also comes
     from --nodelist, whose length is sbatch's least number of nodes. `gpus` is the least the job can get.
     """
     force = {setting.option: setting for setting in settings}
-    low, high = _nodes(force)
-    tasks, per_node = _integer(force, "ntasks"), _integer(force, "ntasks-per-node")
-    asked = _gpus_asked(force)
-    cpu, mem = _cpu_in_force(force), memory_in_force(settings)
+    low, high = _parse_node_range(force)
+    tasks, per_node = _parse_integer(force, "ntasks"), _parse_integer(force, "ntasks-per-node")
+    asked = _list_gpu_requests(force)
+    cpu, mem = _find_cpu_in_force(force), find_memory_in_force(settings)
     return ResourceShape(
         nodes=low,
         max_nodes=high,
         tasks=tasks,
         tasks_per_node=per_node,
-        gpus=_total_gpus(asked, low, tasks, per_node, _integer(force, "sockets-per-node")),
-        gpus_per_node=_gpus_per_node(asked, per_node),
-        gpu_type=_only_type(asked),
+        gpus=_compute_total_gpus(asked, low, tasks, per_node, _parse_integer(force, "sockets-per-node")),
+        gpus_per_node=_compute_gpus_per_node(asked, per_node),
+        gpu_type=_find_only_type(asked),
         gpu_unit=asked[0].unit if asked else GpuUnit.NONE,
-        cpus=_integer(force, cpu.option) if cpu else None,
+        cpus=_parse_integer(force, cpu.option) if cpu else None,
         cpu_unit=_CPU_UNITS[cpu.option] if cpu else CpuUnit.NONE,
         mem_mib=parse_memory(mem) if mem else None,
         mem_unit=_MEM_UNITS[mem.option] if mem else MemUnit.NONE,
         time_limit_s=_time_limit(force.get("time")),
-        exclusive=_exclusive(settings),
+        exclusive=_is_exclusive(settings),
     )
 
 
 # --- memory, time, counts -----------------------------------------------------------------------------------------
 
 
-def memory_in_force(settings: Sequence[SbatchSetting]) -> SbatchSetting | None:
+def find_memory_in_force(settings: Sequence[SbatchSetting]) -> SbatchSetting | None:
     """The one memory option that counts: script and command line beat the environment across units (22.05.8)."""
     last = {s.option: s for s in settings if s.option in _MEM_UNITS}
     firm = [s for s in last.values() if s.origin is not Origin.ENVIRONMENT]
@@ -78,7 +78,7 @@ def parse_memory(setting: SbatchSetting) -> int:
     """MiB of `--mem=180G` and the like; default unit MiB, K rounded up. UsageError as sbatch."""
     found = _MEM.fullmatch(setting.value or "")
     if found is None:
-        raise _invalid(setting, f"Invalid --{setting.option} specification")
+        raise _make_invalid_value_error(setting, f"Invalid --{setting.option} specification")
     amount = int(found[1]) * _MEM_SCALE[(found[2] or "").lower()]
     return -int(-amount // 1)
 
@@ -110,21 +110,21 @@ def _time_limit(setting: SbatchSetting | None) -> int | None:
     try:
         return parse_time_limit(setting.value or "")
     except ValueError:
-        raise _invalid(setting, "Invalid --time specification") from None
+        raise _make_invalid_value_error(setting, "Invalid --time specification") from None
 
 
-def _integer(force: dict[str, SbatchSetting], option: str) -> int | None:
+def _parse_integer(force: dict[str, SbatchSetting], option: str) -> int | None:
     setting = force.get(option)
     if setting is None:
         return None
     text = (setting.value or "").lstrip().removeprefix("+")
     if not (text.isascii() and text.isdigit() and int(text) > 0):
         message = f'Invalid numeric value "{setting.value}" for --{option}.'
-        raise _invalid(setting, message, exit_code=1)
+        raise _make_invalid_value_error(setting, message, exit_code=1)
     return int(text)
 
 
-def _invalid(setting: SbatchSetting, message: str, exit_code: int = 255) -> UsageError:
+def _make_invalid_value_error(setting: SbatchSetting, message: str, exit_code: int = 255) -> UsageError:
     place = f"{setting.where}: --{setting.option}={setting.value}"
     return UsageError(f"{message} ({place})", exit_code=exit_code)
 
@@ -132,31 +132,31 @@ def _invalid(setting: SbatchSetting, message: str, exit_code: int = 255) -> Usag
 # --- nodes --------------------------------------------------------------------------------------------------------
 
 
-def _nodes(force: dict[str, SbatchSetting]) -> tuple[int | None, int | None]:
+def _parse_node_range(force: dict[str, SbatchSetting]) -> tuple[int | None, int | None]:
     """The least and greatest number of nodes: --nodes, else the length of --nodelist."""
     setting = force.get("nodes")
     if setting is None:
         listed = force.get("nodelist")
-        return (_host_count(listed.value) if listed and listed.value else None), None
-    low, high = _node_range(setting)
+        return (_count_hosts(listed.value) if listed and listed.value else None), None
+    low, high = _parse_range(setting)
     if high < low:
         message = f"Maximum node count {high} is less than minimum node count {low}"
-        raise _invalid(setting, message)
+        raise _make_invalid_value_error(setting, message)
     return low, high
 
 
-def _node_range(setting: SbatchSetting) -> tuple[int, int]:
+def _parse_range(setting: SbatchSetting) -> tuple[int, int]:
     """`2`, `2-4`, `1k`; of a list of sizes (`2,4-8`, newer than 22.05) its least and greatest."""
     numbers = [_NODES.fullmatch(part) for part in re.split(r"[-,]", (setting.value or "").partition(":")[0])]
     counts = [int(n[1]) * (1024 if n[2] else 1) * (2**20 if n[3] else 1) for n in numbers if n]
     if len(counts) < len(numbers):
-        raise _invalid(setting, f'"{setting.value}" is not a valid node count')
+        raise _make_invalid_value_error(setting, f'"{setting.value}" is not a valid node count')
     if "," in (setting.value or ""):
         return min(counts), max(counts)
     return counts[0], counts[-1]
 
 
-def _host_count(hosts: str) -> int | None:
+def _count_hosts(hosts: str) -> int | None:
     """How many hosts `n[0-3,7],m1` names; None for a file's name or what we cannot count."""
     if "/" in hosts or "{" in hosts:
         return None
@@ -164,12 +164,12 @@ def _host_count(hosts: str) -> int | None:
     for name in re.findall(r"[^,\[\]]*(?:\[[^\]]*\][^,\[\]]*)*", hosts):
         count = 1
         for inside in re.findall(r"\[([^\]]*)\]", name):
-            count *= sum(_range_length(part) for part in inside.split(","))
+            count *= sum(_count_range(part) for part in inside.split(","))
         total += count if name else 0
     return total or None
 
 
-def _range_length(part: str) -> int:
+def _count_range(part: str) -> int:
     low, dash, high = part.partition("-")
     return int(high) - int(low) + 1 if dash and low.isdigit() and high.isdigit() else 1
 
@@ -177,25 +177,25 @@ def _range_length(part: str) -> int:
 # --- GPUs ---------------------------------------------------------------------------------------------------------
 
 
-def _gpus_asked(force: dict[str, SbatchSetting]) -> list[_Gpus]:
+def _list_gpu_requests(force: dict[str, SbatchSetting]) -> list[_Gpus]:
     """Every way in which GPUs are asked for; the total for the job first, then per node, task and socket."""
     asked = [
-        _typed(force["gpus"].value, GpuUnit.GPUS) if "gpus" in force else None,
-        _typed(force["gpus-per-node"].value, GpuUnit.PER_NODE) if "gpus-per-node" in force else None,
-        _named(force["gres"].value, GpuUnit.GRES) if "gres" in force else None,
-        _typed(force["gpus-per-task"].value, GpuUnit.PER_TASK) if "gpus-per-task" in force else None,
-        _named(force["tres-per-task"].value, GpuUnit.PER_TASK) if "tres-per-task" in force else None,
-        _typed(force["gpus-per-socket"].value, GpuUnit.PER_SOCKET) if "gpus-per-socket" in force else None,
+        _parse_typed_gpus(force["gpus"].value, GpuUnit.GPUS) if "gpus" in force else None,
+        _parse_typed_gpus(force["gpus-per-node"].value, GpuUnit.PER_NODE) if "gpus-per-node" in force else None,
+        _parse_gres_gpus(force["gres"].value, GpuUnit.GRES) if "gres" in force else None,
+        _parse_typed_gpus(force["gpus-per-task"].value, GpuUnit.PER_TASK) if "gpus-per-task" in force else None,
+        _parse_gres_gpus(force["tres-per-task"].value, GpuUnit.PER_TASK) if "tres-per-task" in force else None,
+        _parse_typed_gpus(force["gpus-per-socket"].value, GpuUnit.PER_SOCKET) if "gpus-per-socket" in force else None,
     ]
     return [one for one in asked if one and one.count > 0]
 
 
-def _typed(value: str | None, unit: GpuUnit) -> _Gpus:
+def _parse_typed_gpus(value: str | None, unit: GpuUnit) -> _Gpus:
     """`8`, `a100:8`, `a100:4,v100:4` of --gpus and its like."""
     return _sum([f"gpu:{entry}" for entry in (value or "").split(",") if entry], unit)
 
 
-def _named(value: str | None, unit: GpuUnit) -> _Gpus:
+def _parse_gres_gpus(value: str | None, unit: GpuUnit) -> _Gpus:
     """`gpu`, `gpu:8`, `gpu:a100:8`, `gres/gpu=2`, among other resources, of --gres and --tres-per-task."""
     return _sum([entry for entry in (value or "").split(",") if entry], unit)
 
@@ -203,42 +203,42 @@ def _named(value: str | None, unit: GpuUnit) -> _Gpus:
 def _sum(entries: list[str], unit: GpuUnit) -> _Gpus:
     found = [match for match in map(_GRES.fullmatch, entries) if match and match["name"] == "gpu"]
     counts = [_count_of(match) for match in found]
-    types = tuple(_type_of(match) for match in found)
+    types = tuple(_parse_gpu_type(match) for match in found)
     return _Gpus(unit=unit, types=types, count=sum(counts))
 
 
-def _type_of(match: re.Match[str]) -> str:
+def _parse_gpu_type(match: re.Match[str]) -> str:
     one = match["one"] or ""
-    return one if match["two"] or not one[:1].isdigit() or _number(one) is None else ""
+    return one if match["two"] or not one[:1].isdigit() or _parse_number(one) is None else ""
 
 
 def _count_of(match: re.Match[str]) -> int:
     """The count; 1 when left out; 0 for one that cannot be read, which Slurm then refuses itself."""
     if match["two"]:
-        return _number(match["two"]) or 0
-    number = _number(match["one"]) if match["one"] else 1
+        return _parse_number(match["two"]) or 0
+    number = _parse_number(match["one"]) if match["one"] else 1
     return 1 if number is None else number
 
 
-def _number(text: str) -> int | None:
+def _parse_number(text: str) -> int | None:
     digits, unit = (text[:-1], text[-1].lower()) if text[-1:].isalpha() else (text, "")
     known = digits.isascii() and digits.isdigit() and unit in _COUNT_SCALE
     return int(digits) * _COUNT_SCALE[unit] if known else None
 
 
-def _only_type(asked: Sequence[_Gpus]) -> str | None:
+def _find_only_type(asked: Sequence[_Gpus]) -> str | None:
     types = {name for one in asked for name in one.types if name}
     return types.pop() if len(types) == 1 else None
 
 
-def _gpus_per_node(asked: Sequence[_Gpus], per_node: int | None) -> int | None:
+def _compute_gpus_per_node(asked: Sequence[_Gpus], per_node: int | None) -> int | None:
     """Said outright, or by tasks per node and GPUs per task; --gpus alone leaves it to Slurm."""
     said = next((one.count for one in asked if one.unit in (GpuUnit.PER_NODE, GpuUnit.GRES)), None)
     by_task = next((one.count for one in asked if one.unit is GpuUnit.PER_TASK), None)
     return said if said is not None or not (by_task and per_node) else by_task * per_node
 
 
-def _total_gpus(
+def _compute_total_gpus(
     asked: Sequence[_Gpus], nodes: int | None, tasks: int | None, per_node: int | None, sockets: int | None
 ) -> int:
     """GPUs of the whole job. Unsaid nodes: as few as the tasks allow; unsaid tasks: one per node, as sbatch."""
@@ -259,11 +259,11 @@ def _total_gpus(
 # --- the rest -----------------------------------------------------------------------------------------------------
 
 
-def _cpu_in_force(force: dict[str, SbatchSetting]) -> SbatchSetting | None:
+def _find_cpu_in_force(force: dict[str, SbatchSetting]) -> SbatchSetting | None:
     return force.get("cpus-per-task") or force.get("cpus-per-gpu")
 
 
-def _exclusive(settings: Sequence[SbatchSetting]) -> bool:
+def _is_exclusive(settings: Sequence[SbatchSetting]) -> bool:
     """Whether the job has its nodes alone: --exclusive without a user's or a group's scope, said last."""
     last = next((s for s in reversed(settings) if s.option in ("exclusive", "oversubscribe")), None)
     return last is not None and last.option == "exclusive" and (last.value or "exclusive").lower() in _ALONE

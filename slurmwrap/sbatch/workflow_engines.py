@@ -29,7 +29,7 @@ _ENGINES: tuple[tuple[bytes, str], ...] = (
 _COMMENT = rb"(?m)^[ \t]*#.*$"
 
 
-def waited_for(script: bytes) -> str | None:
+def find_engine_reason(script: bytes) -> str | None:
     """Why there is no pre-run of this script, in one sentence; None for every other."""
     said = re.sub(_COMMENT, b"", script)
     return next((why for pattern, why in _ENGINES if re.search(pattern, said)), None)

@@ -12,7 +12,7 @@ from math import ceil
 
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.placement.demand import JobDemand, Server, SpeedPoint
-from slurmwrap.placement.throughput import speed_at, speeds_of
+from slurmwrap.placement.throughput import find_speed, list_speed_points
 from slurmwrap.sim.sim_job import SimJob
 
 Points = Mapping[str, tuple[SpeedPoint, ...]]
@@ -21,14 +21,14 @@ Points = Mapping[str, tuple[SpeedPoint, ...]]
 def points_of(profiles: Mapping[str, ResourceProfile], server: Server) -> Points:
     """SimJob.model -> its speeds per GPU, of the profiles that have any. `server`: like all of them."""
     share_mib = server.mem_mib // server.gpus
-    found = {model: speeds_of(profile, share_mib) for model, profile in profiles.items()}
+    found = {model: list_speed_points(profile, share_mib) for model, profile in profiles.items()}
     return {model: speeds for model, speeds in found.items() if speeds}
 
 
 def share_work_s(job: SimJob, speeds: Sequence[SpeedPoint], server: Server) -> float:
     """Seconds that the job would run at its proportional share of a `server`."""
-    ran_at = speed_at(speeds, *asked(job, server))
-    at_share = speed_at(speeds, *share(server))
+    ran_at = find_speed(speeds, *asked(job, server))
+    at_share = find_speed(speeds, *share(server))
     return job.work_s * ran_at / at_share if ran_at > 0 and at_share > 0 else job.work_s
 
 

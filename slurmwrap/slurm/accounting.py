@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import groupby
 
-from slurmwrap.diagnosis.slurm_state import base_state
+from slurmwrap.diagnosis.slurm_state import parse_base_state
 from slurmwrap.errors import SlurmError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.host.run_command import run
@@ -20,9 +20,9 @@ from slurmwrap.model.hostlist import expand
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.sacct_times import parse_limit, parse_stamp
 from slurmwrap.model.tres import Tres, parse_tres
-from slurmwrap.slurm.commands import output_of
-from slurmwrap.slurm.scontrol_parser import number
-from slurmwrap.slurm.squeue_parser import parse_exit, rows_of
+from slurmwrap.slurm.commands import get_output
+from slurmwrap.slurm.scontrol_parser import parse_number
+from slurmwrap.slurm.squeue_parser import parse_exit, split_rows
 
 FIELDS = (  # of sacct(1); the last two are the user's own text
     *("JobIDRaw", "JobID", "User", "UID", "Account", "Partition", "QOS", "State", "Reason", "ExitCode"),
@@ -65,7 +65,7 @@ class Sacct:
         separator = f"\x1f{os.urandom(8).hex()}\x1f"
         argv = ["sacct", "--allocations", "--duplicates", "--noheader", "--parsable", f"--delimiter={separator}"]
         argv += [f"--format={','.join(FIELDS)}", "--allusers", f"--jobs={jobs}"]
-        told = output_of(run(argv, timeout_s=self._timeout_s, environ=self._environ), self._timeout_s)
+        told = get_output(run(argv, timeout_s=self._timeout_s, environ=self._environ), self._timeout_s)
         try:
             return parse_runs(told, separator)
         except ValueError as error:
@@ -74,7 +74,7 @@ class Sacct:
 
 def parse_runs(text: str, separator: str) -> list[JobRecord]:
     """Rows of FIELDS, each field followed by `separator`. ValueError where sacct refused a field."""
-    rows = [dict(zip(FIELDS, row, strict=True)) for row in rows_of(text, separator, len(FIELDS), "sacct")]
+    rows = [dict(zip(FIELDS, row, strict=True)) for row in split_rows(text, separator, len(FIELDS), "sacct")]
     return list(_counted(sorted((_run(row) for row in rows), key=lambda run: (run.job_id, run.submit_time))))
 
 
@@ -91,7 +91,7 @@ def _run(row: Mapping[str, str]) -> JobRecord:
     given, asked = _tres(row["AllocTRES"]), _tres(row["ReqTRES"])
     nodes = () if row["NodeList"] in _NOBODY else expand(row["NodeList"])
     array, _, task = row["JobID"].partition("_")
-    state = base_state(row["State"])
+    state = parse_base_state(row["State"])
     limit = parse_limit(row["TimelimitRaw"])
     return JobRecord(
         job_id=int(row["JobIDRaw"]),
@@ -115,11 +115,11 @@ def _run(row: Mapping[str, str]) -> JobRecord:
         end_time=_time(row["End"]),
         time_limit_s=None if limit is None else int(limit),
         nodes=nodes,
-        num_nodes=number(row["NNodes"]),
-        cpus=number(row["NCPUS"]),
+        num_nodes=parse_number(row["NNodes"]),
+        cpus=parse_number(row["NCPUS"]),
         gpus=given.gpus or asked.gpus or 0,
-        priority=number(row["Priority"]),
-        het_job_id=number(array.partition("+")[0]) if "+" in array else None,
+        priority=parse_number(row["Priority"]),
+        het_job_id=parse_number(array.partition("+")[0]) if "+" in array else None,
         work_dir=row["WorkDir"],
     )
 

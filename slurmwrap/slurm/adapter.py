@@ -39,9 +39,13 @@ def choose(
         return AdapterChoice(slurm=commands, name="commands", reason='slurm.adapter = "commands"')
     from slurmwrap.slurm.pyslurm import compatibility
 
-    found = compatibility.misfit(environ, proven_only=wanted == "auto") or _tried(commands, environ, timeout_s, say)
+    found = compatibility.find_misfit(environ, proven_only=wanted == "auto") or _tried(
+        commands, environ, timeout_s, say
+    )
     if not isinstance(found, str):
-        return AdapterChoice(slurm=found, name="pyslurm", reason=f"PySlurm {compatibility.installed()} fits this Slurm")
+        return AdapterChoice(
+            slurm=found, name="pyslurm", reason=f"PySlurm {compatibility.find_installed_version()} fits this Slurm"
+        )
     if wanted == "pyslurm":
         say(f"PySlurm is not used: {found}")
     return AdapterChoice(slurm=commands, name="commands", reason=found)

@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from slurmwrap.errors import NoSlurmConf, SlurmError, SlurmUnreachable
 from slurmwrap.fast_dataclasses import dataclass, replace
-from slurmwrap.host.background_call import in_background
-from slurmwrap.host.run_command import CommandResult, begin, run
+from slurmwrap.host.background_call import start_in_background
+from slurmwrap.host.run_command import CommandResult, run, start_command
 from slurmwrap.host.system_clock import SystemClock
-from slurmwrap.slurm.find_sbatch import slurms_own, started_with
-from slurmwrap.slurm.scontrol_requests import QueryUser, assoc_mgr_request, requests
+from slurmwrap.slurm.find_sbatch import find_sbatch, make_wrapper_environment
+from slurmwrap.slurm.scontrol_requests import QueryUser, make_assoc_mgr_request, make_scontrol_requests
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -89,8 +89,8 @@ class SlurmCommands:
         self._kept = kept
         self._begun: Callable[[], _Told] | None = None
         self._given = environ
-        self._environ = _reading_environ(environ)
-        self._asker = QueryUser(user=_user_name(os.geteuid()), uid=os.geteuid())
+        self._environ = _make_read_environment(environ)
+        self._asker = QueryUser(user=_find_user_name(os.geteuid()), uid=os.geteuid())
         self._config: Mapping[str, str] | None = None
         self._conf_seen = False
 
@@ -111,11 +111,11 @@ class SlurmCommands:
 
         `known`: the nodes, where somebody else asked after them already; then by one command.
         """
-        from slurmwrap.slurm.snapshot import snapshot_of
+        from slurmwrap.slurm.snapshot import build_snapshot
 
         begun, self._begun = self._begun, None
-        told = begun() if begun and known is None else self._asked(known is None)()
-        snapshot, self._config = snapshot_of(
+        told = begun() if begun and known is None else self._start_snapshot_commands(known is None)()
+        snapshot, self._config = build_snapshot(
             told.nodes if known is None else known, told.rest, self._config, self._asker, self._network,
             self._clock.now(),
         )  # fmt: skip
@@ -123,30 +123,30 @@ class SlurmCommands:
 
     def quotas(self) -> Quotas:
         """What QOS and associations leave us now, by one request."""
-        from slurmwrap.slurm.snapshot import quotas_of
+        from slurmwrap.slurm.snapshot import parse_quotas
 
-        wanted = f"{assoc_mgr_request(self._asker.user)}\n".encode()
-        told = self._rest_of(self._side_by_side(["scontrol", "-o"], stdin=wanted)()[0])
-        return quotas_of(told, self._asker)
+        wanted = f"{make_assoc_mgr_request(self._asker.user)}\n".encode()
+        told = self._read_rest(self._start_side_by_side(["scontrol", "-o"], stdin=wanted)()[0])
+        return parse_quotas(told, self._asker)
 
     def begin_snapshot(self) -> None:
         """Starts the reads of the next `snapshot`: they go on while the caller has something else to do."""
-        self._begun = self._asked()
+        self._begun = self._start_snapshot_commands()
 
-    def _asked(self, ask_nodes: bool = True) -> Callable[[], _Told]:
+    def _start_snapshot_commands(self, ask_nodes: bool = True) -> Callable[[], _Told]:
         """Starts both commands, as far as nothing is kept of an earlier call; what comes back waits for their words."""
         kept = self._kept if self._config is None else None  # who looks twice wants to see what has changed
         old_nodes = kept.read("nodes") if kept and ask_nodes else None
         old_rest = kept.read("rest", _REST_LASTS) if kept else None
         nodes_argv = [["scontrol", "show", "node", "-d", "-o"]] if ask_nodes and old_nodes is None else []
         rest_argv = [["scontrol", "-o"]] if old_rest is None else []
-        stdin = requests(self._config, self._asker) if rest_argv else None
-        begun = self._side_by_side(*nodes_argv, *rest_argv, stdin=stdin) if nodes_argv or rest_argv else list
+        stdin = make_scontrol_requests(self._config, self._asker) if rest_argv else None
+        begun = self._start_side_by_side(*nodes_argv, *rest_argv, stdin=stdin) if nodes_argv or rest_argv else list
 
         def told() -> _Told:
             results = begun()
-            nodes = output_of(results[0], self._timeout_s) if nodes_argv else _decode(old_nodes or b"")
-            rest = self._rest_of(results[-1]) if rest_argv else _decode(old_rest or b"")
+            nodes = get_output(results[0], self._timeout_s) if nodes_argv else _decode(old_nodes or b"")
+            rest = self._read_rest(results[-1]) if rest_argv else _decode(old_rest or b"")
             if kept and nodes_argv:
                 kept.leave("nodes", results[0].stdout)
             if kept and rest_argv:
@@ -155,17 +155,17 @@ class SlurmCommands:
 
         return told
 
-    def _rest_of(self, result: CommandResult) -> str:
+    def _read_rest(self, result: CommandResult) -> str:
         """A request that this Slurm refuses costs only its own part; a Slurm that cannot be reached is an error."""
         told = _decode(result.stdout)
         gone = "PartitionName=" not in told and re.search(UNREACHABLE, _decode(result.stderr))
         if result.timed_out or result.missing or gone:
-            output_of(replace(result, exit_code=result.exit_code or 1), self._timeout_s)
+            get_output(replace(result, exit_code=result.exit_code or 1), self._timeout_s)
         return told
 
     def node_addresses(self) -> Mapping[str, str]:
         """NodeName → NodeAddr, a host name or an address."""
-        return {node.name: node.address for node in self._nodes()}
+        return {node.name: node.address for node in self._read_nodes()}
 
     def sbatch(self, call: SbatchCall) -> SbatchResult:
         """Submits once, in the caller's own environment. sbatch's words and exit code come back as they are.
@@ -174,25 +174,25 @@ class SlurmCommands:
         """
         from slurmwrap.protocols import SbatchResult
 
-        self._need_conf()
+        self._require_slurm_conf()
         script = [] if call.script_path is None else [call.script_path]
         environ = call.environ or self._given
-        program = slurms_own(environ)
+        program = find_sbatch(environ)
         early = _Early(call.accepted)
         result = run(
             ["sbatch", *call.options, *script, *call.args],
             program=program,
             timeout_s=SBATCH_TIMEOUT_S if call.timeout_s is None else call.timeout_s,
             stdin=call.stdin,
-            environ=started_with(program, environ),
+            environ=make_wrapper_environment(program, environ),
             cwd=call.cwd,
             session=False,
             heard=None if call.accepted is None else early.heard,
             meanwhile=call.meanwhile,
         )
         if result.missing:
-            raise _not_started(result)
-        job_id, stderr = _job_id(_decode(result.stdout)), _decode(result.stderr)
+            raise _make_unreachable_error(result)
+        job_id, stderr = _parse_job_id(_decode(result.stdout)), _decode(result.stderr)
         killed = result.exit_code is not None and result.exit_code < 0
         return SbatchResult(
             exit_code=1 if result.exit_code is None else result.exit_code,
@@ -208,25 +208,25 @@ class SlurmCommands:
 
         if not JOB_ADDRESS.fullmatch(address):
             raise SlurmError(f"'{address}' is not a job id or array task address")
-        found = self._jobs("-j", address)
+        found = self._read_jobs("-j", address)
         return next((job for job in found if str(job.job_id) == address), found[0] if found else None)
 
     def watched(self, *addresses: str) -> tuple[Watched, ...]:
         """The rows of these jobs by one call of squeue, with what the scheduler expects of those that wait: of an array
         one row for each task that has started and one for the others. () when Slurm has forgotten them."""
         from slurmwrap.slurm.action_commands import JOB_ADDRESS
-        from slurmwrap.slurm.squeue_parser import parse_watched, watched_format
+        from slurmwrap.slurm.squeue_parser import make_watched_format, parse_watched
 
         if not addresses or not all(JOB_ADDRESS.fullmatch(address) for address in addresses):
             raise SlurmError(f"{' '.join(addresses)!r} is not a job id or array task address")
         separator = f"\x1f{os.urandom(8).hex()}\x1f"
         argv = ["squeue", "--noheader", "--all", "--states=all", "-j", ",".join(addresses)]
-        asked = {"SQUEUE_FORMAT2": watched_format(separator)}
-        return _known(lambda: parse_watched(self._read(argv, environs=(asked,))[0], separator))
+        asked = {"SQUEUE_FORMAT2": make_watched_format(separator)}
+        return _parse_known_jobs(lambda: parse_watched(self._read(argv, environs=(asked,))[0], separator))
 
     def jobs(self, user: str | None = None) -> tuple[JobRecord, ...]:
         """All jobs that Slurm still knows, ended ones too, of one user or all."""
-        return self._jobs(*([] if user is None else [f"--user={user}"]))
+        return self._read_jobs(*([] if user is None else [f"--user={user}"]))
 
     def apply(self, action: SlurmAction, owner: int | None = None, also: Sequence[SlurmAction] = ()) -> None:
         """Carries out one action. SlurmError when Slurm refuses, or when a node is not ours to touch.
@@ -240,11 +240,11 @@ class SlurmCommands:
         if owner is None or os.geteuid() != 0:
             self._read(argv)
             return
-        self._need_conf()
+        self._require_slurm_conf()
         # the process is his: he may look into it, and stop it
         environ = {name: value for name, value in self._environ.items() if name in _HARMLESS}
         timeout_s = min(_OWNER_TIMEOUT_S, self._timeout_s)
-        output_of(run(argv, timeout_s=timeout_s, environ=environ, cwd="/", uid=owner), timeout_s)
+        get_output(run(argv, timeout_s=timeout_s, environ=environ, cwd="/", uid=owner), timeout_s)
 
     def checked(self, action: SlurmAction, owner: int | None = None, also: Sequence[SlurmAction] = ()) -> list[str]:
         """The command of `apply`. SlurmError for what must not even be asked of Slurm, whoever would carry it out."""
@@ -279,52 +279,58 @@ class SlurmCommands:
         """A drain has an owner: what a person or another tool set stays as it is."""
         from slurmwrap.slurm.action_commands import keep_hands_off
 
-        node = next((node for node in self._nodes(action.target) if node.name == action.target), None)
+        node = next((node for node in self._read_nodes(action.target) if node.name == action.target), None)
         if node is None:
             raise SlurmError(f"there is no node '{action.target}'")
         keep_hands_off(action, node)
 
-    def _nodes(self, *names: str) -> tuple[Node, ...]:
+    def _read_nodes(self, *names: str) -> tuple[Node, ...]:
         from slurmwrap.slurm.scontrol_parser import parse_nodes
 
         return parse_nodes(self._read(["scontrol", "show", "node", *names, "-d", "-o"])[0])
 
-    def _jobs(self, *selection: str) -> tuple[JobRecord, ...]:
-        from slurmwrap.slurm.squeue_parser import exclude_format, job_format, parse_jobs  # gsub seldom asks for jobs
+    def _read_jobs(self, *selection: str) -> tuple[JobRecord, ...]:
+        from slurmwrap.slurm.squeue_parser import (  # gsub seldom asks for jobs
+            exclude_format,
+            make_job_format,
+            parse_jobs,
+        )
 
         separator = f"\x1f{os.urandom(8).hex()}\x1f"  # in the environment: argv can be read by everyone
         argv = ["squeue", "--noheader", "--all", "--states=all", *selection]
-        asked = ({"SQUEUE_FORMAT2": job_format(separator)}, {"SQUEUE_FORMAT": exclude_format(separator)})
+        asked = ({"SQUEUE_FORMAT2": make_job_format(separator)}, {"SQUEUE_FORMAT": exclude_format(separator)})
 
         def read() -> tuple[JobRecord, ...]:
             rows, excluded = self._read(argv, argv, environs=asked)
             return parse_jobs(rows, excluded, separator)
 
-        return _known(read)
+        return _parse_known_jobs(read)
 
     def _read(self, *commands: Sequence[str], environs: Sequence[Mapping[str, str]] = ()) -> list[str]:
         """The outputs of commands run side by side. The first failure raises."""
-        return [output_of(result, self._timeout_s) for result in self._side_by_side(*commands, environs=environs)()]
+        return [
+            get_output(result, self._timeout_s) for result in self._start_side_by_side(*commands, environs=environs)()
+        ]
 
-    def _side_by_side(
+    def _start_side_by_side(
         self, *commands: Sequence[str], stdin: bytes | None = None, environs: Sequence[Mapping[str, str]] = ()
     ) -> Callable[[], list[CommandResult]]:
         """Starts them all at once; `stdin` goes to the last. What comes back waits for their ends."""
-        self._need_conf()
+        self._require_slurm_conf()
         begun = []
         for at, argv in enumerate(commands):
             environ = {**self._environ, **environs[at]} if environs else self._environ
             given = stdin if at == len(commands) - 1 else None
-            begun.append(begin(argv, timeout_s=self._timeout_s, stdin=given, environ=environ))
+            begun.append(start_command(argv, timeout_s=self._timeout_s, stdin=given, environ=environ))
 
         def ended() -> list[CommandResult]:
-            others = [in_background(one) for one in begun[1:]]
+            others = [start_in_background(one) for one in begun[1:]]
             first = begun[0]()
             return [first, *(other() for other in others)]
 
         return ended
 
-    def _need_conf(self) -> None:
+    def _require_slurm_conf(self) -> None:
         """Without slurm.conf every command retries for 60 s: ask before. Configless sites must not be refused."""
         if self._conf_seen:
             return
@@ -334,11 +340,11 @@ class SlurmCommands:
         if not named and not any(os.path.exists(place) for place in CONF_PLACES):
             probe = run(["scontrol", "ping"], timeout_s=2.0, environ=self._environ)
             if probe.missing or re.search(_NO_CONF, _decode(probe.stderr)):
-                output_of(replace(probe, exit_code=1), 2.0)
+                get_output(replace(probe, exit_code=1), 2.0)
         self._conf_seen = True
 
 
-def _known(read: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
+def _parse_known_jobs(read: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
     """What squeue told; () where Slurm has forgotten the job. SlurmError, also for an answer that cannot be read."""
     try:
         return read()
@@ -350,7 +356,7 @@ def _known(read: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
         raise
 
 
-def _reading_environ(environ: Mapping[str, str]) -> dict[str, str]:
+def _make_read_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """For reads: the user's tastes (SQUEUE_*, SLURM_TIME_FORMAT) and another cluster must not shine in."""
     kept = {k: v for k, v in environ.items() if not k.startswith(("SQUEUE_", "SCONTROL_")) and k != "SLURM_CLUSTERS"}
     # TERM and INPUTRC: scontrol reads its requests by readline
@@ -368,7 +374,7 @@ class _Early:
         self.told = (0, 0)
 
     def heard(self, stdout: bytes, stderr: bytes) -> None:
-        job_id = _job_id(_decode(stdout)) if stdout.endswith(b"\n") else None
+        job_id = _parse_job_id(_decode(stdout)) if stdout.endswith(b"\n") else None
         if job_id is not None and self._accepted is not None and self.told == (0, 0):
             from slurmwrap.protocols import SbatchResult
 
@@ -376,12 +382,12 @@ class _Early:
             self._accepted(SbatchResult(exit_code=0, stdout=_decode(stdout), stderr=_decode(stderr), job_id=job_id))
 
 
-def _job_id(stdout: str) -> int | None:
+def _parse_job_id(stdout: str) -> int | None:
     found = _SUBMITTED.findall(stdout) or re.findall(_PARSABLE, stdout)
     return int(found[-1]) if found else None
 
 
-def _user_name(uid: int) -> str:
+def _find_user_name(uid: int) -> str:
     """Of the password database; "" for an account that it does not know."""
     try:
         return pwd.getpwuid(uid).pw_name
@@ -389,10 +395,10 @@ def _user_name(uid: int) -> str:
         return ""
 
 
-def output_of(result: CommandResult, timeout_s: float) -> str:
+def get_output(result: CommandResult, timeout_s: float) -> str:
     """A command's standard output, or the error it stands for, in Slurm's own words."""
     if result.missing:
-        raise _not_started(result)
+        raise _make_unreachable_error(result)
     said = result.stderr or (b"" if result.ok else result.stdout)
     words = "; ".join(line.strip() for line in _decode(said).splitlines() if line.strip())
     if no_conf := re.search(_NO_CONF, words):
@@ -409,7 +415,7 @@ def output_of(result: CommandResult, timeout_s: float) -> str:
     raise kind(words or f"{result.argv[0]} ended with exit code {result.exit_code}", exit_code=code)
 
 
-def _not_started(result: CommandResult) -> SlurmUnreachable:
+def _make_unreachable_error(result: CommandResult) -> SlurmUnreachable:
     return SlurmUnreachable(_decode(result.stderr), hint="Are Slurm's commands on PATH? (module load slurm)")
 
 

@@ -18,14 +18,14 @@ _OURS = (b"gsub", b"slurmwrap")
 _LOOKED_AT = 4096
 
 
-def slurms_own(environ: Mapping[str, str]) -> str:
+def find_sbatch(environ: Mapping[str, str]) -> str:
     """Path of the sbatch to start. SlurmwrapError (127) where there is none, or none that does not lead back here."""
     found = False
-    passed = _came_from(environ)
+    passed = _list_calling_wrappers(environ)
     named = environ.get(NAMED)
     if named and named not in passed and not _is_ours(named):  # one that leads back here would do so for ever
         return named
-    for path in _candidates(environ.get("PATH") or os.defpath):
+    for path in _list_candidates(environ.get("PATH") or os.defpath):
         found = True
         if path not in passed and not _is_ours(path):
             return path
@@ -38,34 +38,34 @@ def slurms_own(environ: Mapping[str, str]) -> str:
     )
 
 
-def started_with(path: str, environ: Mapping[str, str]) -> dict[str, str]:
+def make_wrapper_environment(path: str, environ: Mapping[str, str]) -> dict[str, str]:
     """The environment for the program at `path`: the caller's own; for a wrapper with the mark of where it came from.
 
     sbatch exports its environment to the job, so a binary gets no mark.
     """
     plain = {name: value for name, value in environ.items() if name != _MARK}
-    if not _beginning(path).startswith(b"#!"):
+    if not _read_beginning(path).startswith(b"#!"):
         return plain
-    return {**plain, _MARK: ":".join((str(os.getpid()), *_came_from(environ), path))}
+    return {**plain, _MARK: ":".join((str(os.getpid()), *_list_calling_wrappers(environ), path))}
 
 
-def _came_from(environ: Mapping[str, str]) -> tuple[str, ...]:
+def _list_calling_wrappers(environ: Mapping[str, str]) -> tuple[str, ...]:
     """The wrappers that led to this very process."""
     pid, _, paths = environ.get(_MARK, "").partition(":")
-    return tuple(paths.split(":")) if pid and pid in _lineage() else ()
+    return tuple(paths.split(":")) if pid and pid in _list_ancestors() else ()
 
 
-def _lineage() -> Iterator[str]:
+def _list_ancestors() -> Iterator[str]:
     """This process, its parent and so on, as far as /proc shows them: a wrapper may call a shell that calls us."""
     yield str(os.getpid())
     pid = os.getppid()
     while pid > 1:
         yield str(pid)
-        told = _beginning(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+        told = _read_beginning(f"/proc/{pid}/stat").rpartition(b")")[2].split()
         pid = int(told[1]) if len(told) > 1 else 0
 
 
-def _candidates(search: str) -> Iterator[str]:
+def _list_candidates(search: str) -> Iterator[str]:
     for folder in search.split(":"):
         path = f"{folder or '.'}/sbatch"
         if os.access(path, os.X_OK) and os.path.isfile(path):  # noqa: PTH113 - pathlib is not on the way of a pass
@@ -73,11 +73,11 @@ def _candidates(search: str) -> Iterator[str]:
 
 
 def _is_ours(path: str) -> bool:
-    beginning = _beginning(path)
+    beginning = _read_beginning(path)
     return beginning.startswith(b"#!") and any(word in beginning for word in _OURS)
 
 
-def _beginning(path: str) -> bytes:
+def _read_beginning(path: str) -> bytes:
     try:
         with open(path, "rb") as file:  # noqa: PTH123
             return file.read(_LOOKED_AT)

@@ -17,7 +17,7 @@ from slurmwrap.errors import SlurmwrapError
 from slurmwrap.host.run_command import run
 from slurmwrap.sbatch.options import OPTIONAL, OWN_BY_NAME, REQUIRED, SbatchOption
 from slurmwrap.sbatch.script import MAGIC_WORDS
-from slurmwrap.slurm.find_sbatch import slurms_own, started_with
+from slurmwrap.slurm.find_sbatch import find_sbatch, make_wrapper_environment
 
 _TITLE = "\nOptions provided by plugins:\n"
 _NEXT_TITLE = re.compile(r"^\S", re.MULTILINE)
@@ -34,49 +34,51 @@ class PluginOptions:
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
-        self._takes_next = cache(self._asked_for_next)
+        self._takes_next = cache(self._needs_argument)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
         """In sbatch's order."""
-        return names_in(self._help())
+        return parse_option_names(self._read_help())
 
     def used_in(self, words: Sequence[str]) -> tuple[SbatchOption, ...]:
         """All of them, for reading `words`. One that is nowhere written apart need not be known to take an argument:
         sbatch refuses `--flag=value` itself."""
-        apart = written_apart(words, self.names)
+        apart = find_options_written_apart(words, self.names)
         return tuple(
             SbatchOption(name, "", REQUIRED if name in apart and self._takes_next(name) else OPTIONAL)
             for name in self.names
         )
 
-    def _asked_for_next(self, name: str) -> bool:
-        return not self._help(f"--{name}")
+    def _needs_argument(self, name: str) -> bool:
+        return not self._read_help(f"--{name}")
 
-    def _help(self, *before: str) -> str:
+    def _read_help(self, *before: str) -> str:
         """What `sbatch BEFORE --help` shows, "" where that is none."""
         try:
-            program = slurms_own(self._environ)
+            program = find_sbatch(self._environ)
         except SlurmwrapError:
             return ""
-        environ = {name: value for name, value in started_with(program, self._environ).items() if name != _WIDTH}
+        environ = {
+            name: value for name, value in make_wrapper_environment(program, self._environ).items() if name != _WIDTH
+        }
         done = run(["sbatch", *before, "--help"], program=program, timeout_s=_TIMEOUT_S, environ=environ)
         return os.fsdecode(done.stdout) if done.ok else ""
 
 
-def names_in(help_text: str) -> tuple[str, ...]:
+def parse_option_names(help_text: str) -> tuple[str, ...]:
     """The names under the title. Of two owners of one name it is gsub's own."""
     told = _NEXT_TITLE.split(help_text.partition(_TITLE)[2], maxsplit=1)[0]
     return tuple(name for name in dict.fromkeys(_NAME.findall(told)) if name not in OWN_BY_NAME)
 
 
-def written_apart(words: Sequence[str], names: Sequence[str]) -> frozenset[str]:
+def find_options_written_apart(words: Sequence[str], names: Sequence[str]) -> frozenset[str]:
     """Those of `names` that a word without `=` may stand for."""
     said = {word[2:] for word in words if len(word) > 2 and word.startswith("--") and "=" not in word}
     return frozenset(name for name in names if any(name.startswith(one) for one in said))
 
 
-def directive_words(script: bytes) -> tuple[str, ...]:
+def list_directive_words(script: bytes) -> tuple[str, ...]:
     """What may be a word of a directive line; one too many costs one question."""
     lines = (line for line in script.split(b"\n") if line.startswith(MAGIC_WORDS))
     found = (word for line in lines for word in line.decode(errors="surrogateescape").split())

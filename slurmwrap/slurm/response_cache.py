@@ -22,7 +22,7 @@ _HEAD = 256
 _OF_THE_ANSWER = ("SLURM_CONF", "SLURM_CONF_SERVER", "PATH", "LD_LIBRARY_PATH")  # which Slurm is asked, and by what
 
 
-def folder_of(environ: Mapping[str, str], uid: int) -> str:
+def find_cache_folder(environ: Mapping[str, str], uid: int) -> str:
     """Where answers are kept. OSError for a XDG_RUNTIME_DIR that is not there."""
     runtime = environ.get("XDG_RUNTIME_DIR", "")
     if runtime.startswith("/") and is_ours_alone(os.stat(runtime), uid):
@@ -42,9 +42,11 @@ class ResponseCache:
         if self._seconds <= 0:
             return None
         with suppress(OSError):
-            folder = self._folder()
+            folder = self._open_cache_folder()
             try:
-                return _answer(_whole(self._name(question), folder), self._mark(), self._seconds * times)
+                return _select_fresh_answer(
+                    _read_whole_file(self._name(question), folder), self._mark(), self._seconds * times
+                )
             finally:
                 os.close(folder)
         return None
@@ -57,7 +59,7 @@ class ResponseCache:
         name = self._name(question)
         aside = f".{name}.{os.getpid()}"
         with suppress(OSError):
-            folder = self._folder()
+            folder = self._open_cache_folder()
             try:
                 _write(aside, head + answer, folder)
                 os.replace(aside, name, src_dir_fd=folder, dst_dir_fd=folder)
@@ -67,10 +69,10 @@ class ResponseCache:
             finally:
                 os.close(folder)
 
-    def _folder(self) -> int:
+    def _open_cache_folder(self) -> int:
         """The private directory, opened. OSError where there is none."""
         uid = os.geteuid()
-        return _opened(folder_of(self._environ, uid), uid)
+        return _open_folder(find_cache_folder(self._environ, uid), uid)
 
     def _name(self, question: str) -> str:
         """A file for each cluster, so that work on two of them by turns keeps both."""
@@ -86,7 +88,7 @@ def _digest(*parts: str) -> str:
     return sha256_hex(os.fsencode("\0".join(parts)))
 
 
-def _opened(path: str, uid: int) -> int:
+def _open_folder(path: str, uid: int) -> int:
     with suppress(FileExistsError):
         os.mkdir(path, 0o700)
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -101,7 +103,7 @@ def is_ours_alone(found: os.stat_result, uid: int) -> bool:
     return found.st_uid == uid and not found.st_mode & 0o077
 
 
-def _whole(name: str, folder: int) -> bytes:
+def _read_whole_file(name: str, folder: int) -> bytes:
     """A small enough regular file of our own."""
     descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     with os.fdopen(descriptor, "rb") as file:
@@ -111,7 +113,7 @@ def _whole(name: str, folder: int) -> bytes:
         return file.read(MAX_BYTES + _HEAD)
 
 
-def _answer(content: bytes, mark: str, seconds: float) -> bytes | None:
+def _select_fresh_answer(content: bytes, mark: str, seconds: float) -> bytes | None:
     head, answer = content[:_HEAD].decode("ascii", "replace"), content[_HEAD:]
     if not head.startswith(f"{mark} "):
         return None

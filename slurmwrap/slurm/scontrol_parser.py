@@ -35,54 +35,54 @@ _SAME_FLAG = {"MAINT": "MAINTENANCE", "REBOOT_ISSUED": "REBOOT", "REBOOT_REQUEST
 
 def parse_nodes(text: str) -> tuple[Node, ...]:
     """`scontrol show node -d -o`, in Slurm's order. Memory in MiB without what Slurm keeps for itself."""
-    nodes = [_node(line) for line in text.split("\n") if line.startswith("NodeName=")]
+    nodes = [_parse_node(line) for line in text.split("\n") if line.startswith("NodeName=")]
     first = {node.name: node for node in reversed(nodes)}
     return tuple(nodes) if len(first) == len(nodes) else tuple(n for n in nodes if first[n.name] is n)
 
 
-def _node(line: str) -> Node:
+def _parse_node(line: str) -> Node:
     # str.rfind per key: a quarter of the time of splitting all 50 fields, and 10,000 nodes are on gsub's way
     tail = _FREE_TEXT.search(line, max(0, line.find(" Weight=")))  # which is on every line, and behind the features
     head = line[: tail.start()] if tail else line
     cut = head.rfind(" Partitions=")
     body = head[:cut] if cut >= 0 else head  # names of partitions may hold blanks, and stand behind what is read here
-    state, flags = parse_state(_last(body, " State="))
-    gpus, gpu_type, gpu_sockets = parse_gres(_last(body, " Gres="))
-    gpus_used, gpus_used_at = parse_gres_used(_last(body, " GresUsed="))
+    state, flags = parse_state(_read_last_field(body, " State="))
+    gpus, gpu_type, gpu_sockets = parse_gres(_read_last_field(body, " Gres="))
+    gpus_used, gpus_used_at = parse_gres_used(_read_last_field(body, " GresUsed="))
     return Node(
         name=head[len("NodeName=") : head.find(" ")],
         state=state,
         flags=flags,
-        cpus=number(_field(head, " CPUEfctv=") or _field(head, " CPUTot=")),
-        cpus_alloc=number(_field(head, " CPUAlloc=")),
-        mem_mib=number(_last(body, " RealMemory="))
-        - number(_field(body[body.rfind(" RealMemory=") :], " MemSpecLimit=")),
-        mem_alloc_mib=number(_last(body, " AllocMem=")),
+        cpus=parse_number(_read_first_field(head, " CPUEfctv=") or _read_first_field(head, " CPUTot=")),
+        cpus_alloc=parse_number(_read_first_field(head, " CPUAlloc=")),
+        mem_mib=parse_number(_read_last_field(body, " RealMemory="))
+        - parse_number(_read_first_field(body[body.rfind(" RealMemory=") :], " MemSpecLimit=")),
+        mem_alloc_mib=parse_number(_read_last_field(body, " AllocMem=")),
         gpus=gpus,
         gpus_used=gpus_used,
         gpu_type=gpu_type,
-        partitions=_list(_field(head[cut:], " Partitions=") if cut >= 0 else ""),
-        features=_list(_last(body, " ActiveFeatures=")),
-        sockets=number(_last(body, " Sockets=")) or 1,
+        partitions=_list(_read_first_field(head[cut:], " Partitions=") if cut >= 0 else ""),
+        features=_list(_read_last_field(body, " ActiveFeatures=")),
+        sockets=parse_number(_read_last_field(body, " Sockets=")) or 1,
         gpu_sockets=gpu_sockets,
         gpus_used_at=gpus_used_at,
-        weight=_weight(_last(body, " Weight=")),
-        address=_last(body, " NodeAddr="),
+        weight=_parse_weight(_read_last_field(body, " Weight=")),
+        address=_read_last_field(body, " NodeAddr="),
         reason=line[tail.end() :].rstrip() if tail and tail.group() == " Reason=" else "",
     )
 
 
-def _field(line: str, key: str) -> str:
+def _read_first_field(line: str, key: str) -> str:
     """Value of the first `key`: for what Slurm prints before any text that somebody chose."""
-    return _value(line, line.find(key), key)
+    return _read_value(line, line.find(key), key)
 
 
-def _last(line: str, key: str) -> str:
+def _read_last_field(line: str, key: str) -> str:
     """Value of the last `key`: for what Slurm prints behind features and lists of accounts, which may hold blanks."""
-    return _value(line, line.rfind(key), key)
+    return _read_value(line, line.rfind(key), key)
 
 
-def _value(line: str, start: int, key: str) -> str:
+def _read_value(line: str, start: int, key: str) -> str:
     if start < 0:
         return ""
     start += len(key)
@@ -90,7 +90,7 @@ def _value(line: str, start: int, key: str) -> str:
     return line[start:] if end < 0 else line[start:end]
 
 
-def number(text: str) -> int:
+def parse_number(text: str) -> int:
     """A whole number, 0 for anything else ("N/A", "")."""
     return int(text) if text.isdecimal() else 0
 
@@ -116,9 +116,9 @@ def parse_gres(text: str) -> tuple[int, str, tuple[int, ...]]:
     says no more. () where a piece names none, or its GPUs do not divide.
     """
     count, types, sockets = 0, list[str](), list[int]()
-    for words, note in _gpu_pieces(text):
-        here, (kind, _, listed) = number(words[-1]), note.partition(":")
-        on = _indexes(listed) if kind == "S" and here <= MAX_GPUS else ()
+    for words, note in _split_gpu_pieces(text):
+        here, (kind, _, listed) = parse_number(words[-1]), note.partition(":")
+        on = _parse_indexes(listed) if kind == "S" and here <= MAX_GPUS else ()
         sockets += [on[i * len(on) // here] for i in range(here)] if on and here % len(on) == 0 else []
         types += [word for word in words[1:-1] if word not in types]
         count += here
@@ -129,13 +129,13 @@ def parse_gres(text: str) -> tuple[int, str, tuple[int, ...]]:
 def parse_gres_used(text: str) -> tuple[int, tuple[int, ...]]:
     """ "gpu:a100:3(IDX:0-1,5)" → 3, (0, 1, 5); () where Slurm does not say which."""
     count, at = 0, list[int]()
-    for words, note in _gpu_pieces(text):
-        count += number(words[-1])
-        at += _indexes(note.partition(":")[2]) if note.startswith("IDX:") else ()
+    for words, note in _split_gpu_pieces(text):
+        count += parse_number(words[-1])
+        at += _parse_indexes(note.partition(":")[2]) if note.startswith("IDX:") else ()
     return count, tuple(sorted(at)) if len(at) == count else ()
 
 
-def _gpu_pieces(text: str) -> Iterator[tuple[list[str], str]]:
+def _split_gpu_pieces(text: str) -> Iterator[tuple[list[str], str]]:
     """The GPUs of a GRES list: (["gpu", "a100", "8"], "S:0-1"); other resources are passed over."""
     for piece, note in _GRES.findall(text):
         words = piece.split(":")
@@ -143,19 +143,19 @@ def _gpu_pieces(text: str) -> Iterator[tuple[list[str], str]]:
             yield words, note
 
 
-def _indexes(text: str) -> tuple[int, ...]:
+def _parse_indexes(text: str) -> tuple[int, ...]:
     """ "0-1,5" → 0, 1, 5; () for "N/A" and all else that is no list of small numbers."""
     found = list[int]()
     for piece in text.split(","):
         first, dash, last = piece.partition("-")
-        low, high = number(first), number(last if dash else first)
+        low, high = parse_number(first), parse_number(last if dash else first)
         if not first.isdecimal() or (dash and not last.isdecimal()) or not low <= high < MAX_GPUS:
             return ()
         found += range(low, high + 1)
     return tuple(found)
 
 
-def _weight(text: str) -> int:
+def _parse_weight(text: str) -> int:
     return int(text) if text.isdecimal() else 1
 
 
@@ -166,29 +166,30 @@ def _list(text: str) -> tuple[str, ...]:
 
 def parse_partitions(text: str) -> tuple[Partition, ...]:
     """`scontrol show partition -o`, in Slurm's order."""
-    return tuple(_partition(line) for line in text.split("\n") if line.startswith("PartitionName="))
+    return tuple(_parse_partition(line) for line in text.split("\n") if line.startswith("PartitionName="))
 
 
-def _partition(line: str) -> Partition:
+def _parse_partition(line: str) -> Partition:
     # a name may hold blanks: scontrol create takes it (22.05)
     name, known, _ = line[len("PartitionName=") :].partition(" AllowGroups=")
     name = name if known else name.partition(" ")[0]
     line = line[max(0, line.rfind(" Default=")) :]  # behind the lists of groups and accounts, which may hold blanks too
     return Partition(
         name=name,
-        default=_field(line, " Default=") == "YES",
-        max_nodes=number(_field(line, " MaxNodes=")) or None,  # UNLIMITED
-        max_cpus_per_node=number(_field(line, " MaxCPUsPerNode=")) or None,
-        max_mem_mib_per_node=number(_field(line, " MaxMemPerNode=")) or None,
-        max_mem_mib_per_cpu=number(_field(line, " MaxMemPerCPU=")) or None,
-        max_time_s=parse_duration(_field(line, " MaxTime=")),
-        min_nodes=max(1, number(_field(line, " MinNodes="))),
+        default=_read_first_field(line, " Default=") == "YES",
+        max_nodes=parse_number(_read_first_field(line, " MaxNodes=")) or None,  # UNLIMITED
+        max_cpus_per_node=parse_number(_read_first_field(line, " MaxCPUsPerNode=")) or None,
+        max_mem_mib_per_node=parse_number(_read_first_field(line, " MaxMemPerNode=")) or None,
+        max_mem_mib_per_cpu=parse_number(_read_first_field(line, " MaxMemPerCPU=")) or None,
+        max_time_s=parse_duration(_read_first_field(line, " MaxTime=")),
+        min_nodes=max(1, parse_number(_read_first_field(line, " MinNodes="))),
         # 26.05 says Exclusive=NODE where older releases say OverSubscribe=EXCLUSIVE
-        exclusive=_field(line, " OverSubscribe=") == "EXCLUSIVE" or "NODE" in _field(line, " Exclusive=").split(","),
-        qos=_field(line, " QoS=").replace("N/A", ""),
-        state=_field(line, " State=") or "UP",
-        total_nodes=number(_field(line, " TotalNodes=")) or None,
-        topology=_field(line, " Topology=").replace("(null)", ""),
+        exclusive=_read_first_field(line, " OverSubscribe=") == "EXCLUSIVE"
+        or "NODE" in _read_first_field(line, " Exclusive=").split(","),
+        qos=_read_first_field(line, " QoS=").replace("N/A", ""),
+        state=_read_first_field(line, " State=") or "UP",
+        total_nodes=parse_number(_read_first_field(line, " TotalNodes=")) or None,
+        topology=_read_first_field(line, " Topology=").replace("(null)", ""),
     )
 
 
@@ -199,19 +200,21 @@ def parse_reservations(text: str) -> tuple[Reservation, ...]:
         name, _, told = line.partition(" ")
         # the next field in all three releases: a comment's second line would have to know it
         if name.startswith("ReservationName=") and told.startswith("StartTime="):
-            one = _reservation(line.partition(" Comment=")[0])
+            one = _parse_reservation(line.partition(" Comment=")[0])
             found.setdefault(one.name, one)
     return tuple(found.values())
 
 
-def _reservation(line: str) -> Reservation:
+def _parse_reservation(line: str) -> Reservation:
     return Reservation(
         name=line[len("ReservationName=") : line.find(" ")],
-        start=number(_field(line, " StartTime=")),
-        end=number(_field(line, " EndTime=")),
-        nodes=names_in(_field(line, " Nodes=")),
-        flags=frozenset(_field(line, " Flags=").split(",")) - {"", "(null)"},
-        cpus=next((number(t[4:]) for t in _field(line, " TRES=").split(",") if t.startswith("cpu=")), 0),
+        start=parse_number(_read_first_field(line, " StartTime=")),
+        end=parse_number(_read_first_field(line, " EndTime=")),
+        nodes=names_in(_read_first_field(line, " Nodes=")),
+        flags=frozenset(_read_first_field(line, " Flags=").split(",")) - {"", "(null)"},
+        cpus=next(
+            (parse_number(t[4:]) for t in _read_first_field(line, " TRES=").split(",") if t.startswith("cpu=")), 0
+        ),
     )
 
 
@@ -244,16 +247,16 @@ def parse_config(text: str) -> Mapping[str, str]:
 
 def release_of(config: Mapping[str, str]) -> tuple[int, int] | None:
     """(22, 5) of SLURM_VERSION = 22.05.8; None where Slurm did not say."""
-    return as_release(config.get("SLURM_VERSION", ""))
+    return parse_release(config.get("SLURM_VERSION", ""))
 
 
-def as_release(version: str) -> tuple[int, int] | None:
+def parse_release(version: str) -> tuple[int, int] | None:
     """(22, 5) of Slurm's "22.05.8" and of PySlurm's "22.5.3"; None for what is no release."""
     found = re.match(r"(\d+)\.(\d+)", version, re.ASCII)
     return (int(found[1]), int(found[2])) if found else None
 
 
-def max_switch_wait_s(config: Mapping[str, str]) -> int:
+def parse_max_switch_wait_s(config: Mapping[str, str]) -> int:
     """How long Slurm lets --switches=N@t wait at most: SchedulerParameters=max_switch_wait, or 300 s."""
     for word in config.get("SchedulerParameters", "").split(","):
         key, _, value = word.partition("=")

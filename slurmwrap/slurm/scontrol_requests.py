@@ -21,12 +21,12 @@ class QueryUser:
     uid: int
 
 
-def assoc_mgr_request(user: str) -> str:
+def make_assoc_mgr_request(user: str) -> str:
     """What scontrol is told on its standard input; "" for a name that it would read as more than one word."""
     return f"show assoc_mgr users={user} flags=assoc,qos" if re.fullmatch(r"[\w.@\\+-]+", user) else ""
 
 
-def requests(config: Mapping[str, str] | None, asker: QueryUser) -> bytes:
+def make_scontrol_requests(config: Mapping[str, str] | None, asker: QueryUser) -> bytes:
     """What the second command is asked. `config`: as far as it is known already, then it is not asked for again.
 
     Reservations go last: their comments may hold line breaks.
@@ -34,8 +34,8 @@ def requests(config: Mapping[str, str] | None, asker: QueryUser) -> bytes:
     lines = ["show topology", "show partition"]
     if _has_several_topologies(config):
         lines.append("show topoconf")
-    if _keeps_limits(config):
-        lines += filter(None, [assoc_mgr_request(asker.user)])
+    if _may_keep_limits(config):
+        lines += filter(None, [make_assoc_mgr_request(asker.user)])
     if config is None:
         lines.append("show config")
     return "".join(f"{line}\n" for line in (*lines, "show reservation")).encode()
@@ -50,7 +50,7 @@ def _has_several_topologies(config: Mapping[str, str] | None) -> bool:
     return (release_of(config) or SEVERAL_TOPOLOGIES) >= SEVERAL_TOPOLOGIES
 
 
-def _keeps_limits(config: Mapping[str, str] | None) -> bool:
+def _may_keep_limits(config: Mapping[str, str] | None) -> bool:
     """It may; so too where nothing is known yet."""
     if config is None:
         return True

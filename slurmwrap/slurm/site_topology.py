@@ -49,11 +49,11 @@ class SiteRacks:
 
     def _read(self) -> str:
         if self._text is None:
-            self._text = _text_of(self._file)
+            self._text = _read_topology_file(self._file)
         return self._text
 
 
-def _text_of(file: str) -> str:
+def _read_topology_file(file: str) -> str:
     """ConfigError names the file. Nothing but a regular file of sensible size: a pipe would never end."""
     from pathlib import Path
 

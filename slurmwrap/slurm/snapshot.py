@@ -14,14 +14,14 @@ from slurmwrap.model.limits import Quotas
 from slurmwrap.model.node import Partition, Snapshot
 from slurmwrap.slurm.assoc_mgr_parser import enforced, parse_limits
 from slurmwrap.slurm.scontrol_parser import (
-    max_switch_wait_s,
     parse_config,
+    parse_max_switch_wait_s,
     parse_nodes,
     parse_partitions,
     parse_reservations,
     release_of,
 )
-from slurmwrap.slurm.topology_parser import default_topology, parse_topology
+from slurmwrap.slurm.topology_parser import parse_default_topology, parse_topology
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _NEVER_PREEMPTS = ("", "(null)", "none", "preempt/none")
 _CONFIG = "Configuration data as of"
 
 
-def snapshot_of(
+def build_snapshot(
     nodes: str | Sequence[Node],
     rest: str,
     known: Mapping[str, str] | None,
@@ -45,11 +45,11 @@ def snapshot_of(
 
     `nodes`: what the first command said, or the nodes themselves.
     """
-    said, reservations = _cut(_unprompted(rest))
+    said, reservations = _cut(_strip_prompts(rest))
     lines, told, settings = said.partition(_CONFIG)
     config = parse_config(settings) if told else known
     all_nodes = parse_nodes(nodes) if isinstance(nodes, str) else tuple(nodes)
-    partitions = _in_default(parse_partitions(lines), default_topology(lines))
+    partitions = _assign_default_topology(parse_partitions(lines), parse_default_topology(lines))
     snapshot = Snapshot(
         taken_at=at,
         nodes=all_nodes,
@@ -58,19 +58,19 @@ def snapshot_of(
         partitions=partitions,
         reservations=parse_reservations(reservations),
         quotas=parse_limits(lines, asker.user, asker.uid) if enforced(config or {}) else Quotas(),
-        max_switch_wait_s=max_switch_wait_s(config or {}),
+        max_switch_wait_s=parse_max_switch_wait_s(config or {}),
         release=release_of(config or {}),
         preempts=(config or {}).get("PreemptType", "") not in _NEVER_PREEMPTS,
     )
     return snapshot, config
 
 
-def quotas_of(said: str, asker: QueryUser) -> Quotas:
-    """The answer to assoc_mgr_request alone."""
-    return parse_limits(_unprompted(said), asker.user, asker.uid)
+def parse_quotas(said: str, asker: QueryUser) -> Quotas:
+    """The answer to make_assoc_mgr_request alone."""
+    return parse_limits(_strip_prompts(said), asker.user, asker.uid)
 
 
-def _unprompted(said: str) -> str:
+def _strip_prompts(said: str) -> str:
     return said.replace("scontrol: ", "")
 
 
@@ -80,6 +80,6 @@ def _cut(said: str) -> tuple[str, str]:
     return (said, "") if start < 0 else (said[: start + 1], said[start:])
 
 
-def _in_default(partitions: Iterable[Partition], default: str) -> tuple[Partition, ...]:
+def _assign_default_topology(partitions: Iterable[Partition], default: str) -> tuple[Partition, ...]:
     """A partition that names the cluster's own topology has none of its own."""
     return tuple(replace(p, topology="") if p.topology and p.topology == default else p for p in partitions)

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.model.hostlist import expand
 from slurmwrap.model.job_record import FINAL_STATES, JobRecord
-from slurmwrap.slurm.scontrol_parser import number, parse_duration
+from slurmwrap.slurm.scontrol_parser import parse_duration, parse_number
 
 JOB_FIELDS = (  # squeue(1) --Format; the last six are the user's own text
     *("JobID", "ArrayJobID", "ArrayTaskID", "State", "Reason", "UserName", "UserID", "Account", "Partition"),
@@ -25,7 +25,7 @@ JOB_FIELDS = (  # squeue(1) --Format; the last six are the user's own text
 )
 
 
-def job_format(separator: str) -> str:
+def make_job_format(separator: str) -> str:
     """The value of SQUEUE_FORMAT2 that `parse_jobs` reads."""
     return ",".join(f"{field}:{separator}" for field in JOB_FIELDS)
 
@@ -37,11 +37,11 @@ def exclude_format(separator: str) -> str:
 
 def parse_jobs(text: str, excluded: str, separator: str) -> tuple[JobRecord, ...]:
     """Two calls of squeue for the same jobs. ValueError when a row lacks fields (squeue refused one)."""
-    lists = {row[0]: row[2] for row in rows_of(excluded, separator, 3)}
+    lists = {row[0]: row[2] for row in split_rows(excluded, separator, 3)}
     records = []
-    for row in rows_of(text, separator, len(JOB_FIELDS)):
+    for row in split_rows(text, separator, len(JOB_FIELDS)):
         fields = dict(zip(JOB_FIELDS, row, strict=True))
-        records.append(_job(fields, exc_nodes=_text(lists.get(fields["JobID"], ""))))
+        records.append(_parse_job_row(fields, exc_nodes=_parse_text(lists.get(fields["JobID"], ""))))
     return tuple(records)
 
 
@@ -58,29 +58,29 @@ class Watched:
 _FORECAST = ("SchedNodes", "Dependency")
 
 
-def watched_format(separator: str) -> str:
+def make_watched_format(separator: str) -> str:
     """The value of SQUEUE_FORMAT2 that `parse_watched` reads."""
-    return ",".join((job_format(separator), *(f"{field}:{separator}" for field in _FORECAST)))
+    return ",".join((make_job_format(separator), *(f"{field}:{separator}" for field in _FORECAST)))
 
 
 def parse_watched(text: str, separator: str) -> tuple[Watched, ...]:
     """One call of squeue; ExcNodeList is not among its fields. ValueError as of `parse_jobs`."""
     names = (*JOB_FIELDS, *_FORECAST)
-    rows = (dict(zip(names, row, strict=True)) for row in rows_of(text, separator, len(names)))
-    return tuple(_watched(fields) for fields in rows)
+    rows = (dict(zip(names, row, strict=True)) for row in split_rows(text, separator, len(names)))
+    return tuple(_parse_watched_row(fields) for fields in rows)
 
 
-def _watched(fields: Mapping[str, str]) -> Watched:
+def _parse_watched_row(fields: Mapping[str, str]) -> Watched:
     waits = fields["State"] == "PENDING"
     return Watched(
-        record=_job(fields, exc_nodes=""),
+        record=_parse_job_row(fields, exc_nodes=""),
         expected_start=parse_time(fields["StartTime"]) if waits else None,
-        expected_nodes=_text(fields["SchedNodes"]) if waits else "",
-        dependency=_text(fields["Dependency"]),
+        expected_nodes=_parse_text(fields["SchedNodes"]) if waits else "",
+        dependency=_parse_text(fields["Dependency"]),
     )
 
 
-def rows_of(text: str, separator: str, width: int, program: str = "squeue") -> list[Sequence[str]]:
+def split_rows(text: str, separator: str, width: int, program: str = "squeue") -> list[Sequence[str]]:
     """A line break inside a field is the user's; the one after a row's last separator is the program's."""
     pieces = text.split(separator)
     if len(pieces) % width != 1 or pieces[-1].strip():
@@ -89,25 +89,25 @@ def rows_of(text: str, separator: str, width: int, program: str = "squeue") -> l
     return [[row[0].lstrip("\n"), *row[1:]] for row in rows]
 
 
-def _job(fields: Mapping[str, str], exc_nodes: str) -> JobRecord:
+def _parse_job_row(fields: Mapping[str, str], exc_nodes: str) -> JobRecord:
     state = fields["State"]
     exit_code, signal = parse_exit(fields["exit_code"])
     derived_exit_code, derived_signal = parse_exit(fields["DerivedEC"])
-    nodes, cpus = number(fields["NumNodes"]), number(fields["NumCPUs"])
-    memory = _memory(fields, nodes, cpus)
+    nodes, cpus = parse_number(fields["NumNodes"]), parse_number(fields["NumCPUs"])
+    memory = _parse_memory(fields, nodes, cpus)
     record = JobRecord(
         job_id=int(fields["JobID"]),
-        array_job_id=None if fields["ArrayTaskID"] == "N/A" else number(fields["ArrayJobID"]),
+        array_job_id=None if fields["ArrayTaskID"] == "N/A" else parse_number(fields["ArrayJobID"]),
         array_task_id=int(fields["ArrayTaskID"]) if fields["ArrayTaskID"].isdecimal() else None,
         name=fields["Name"],
         user=fields["UserName"],
-        uid=number(fields["UserID"]),
-        account=_text(fields["Account"]),
+        uid=parse_number(fields["UserID"]),
+        account=_parse_text(fields["Account"]),
         partition=fields["Partition"],
         state=state,
         reason=fields["Reason"],
         requeue=fields["Requeue"] == "1",
-        restarts=number(fields["RestartCnt"]),
+        restarts=parse_number(fields["RestartCnt"]),
         exit_code=exit_code,
         signal=signal,
         derived_exit_code=derived_exit_code,
@@ -118,34 +118,34 @@ def _job(fields: Mapping[str, str], exc_nodes: str) -> JobRecord:
         start_time=parse_time(fields["StartTime"]) if state != "PENDING" else None,
         end_time=parse_time(fields["EndTime"]) if state in FINAL_STATES or state == "COMPLETING" else None,
         time_limit_s=parse_duration(fields["TimeLimit"]),
-        nodes=expand(_text(fields["NodeList"])),
-        req_nodes=_text(fields["ReqNodes"]),
+        nodes=expand(_parse_text(fields["NodeList"])),
+        req_nodes=_parse_text(fields["ReqNodes"]),
         exc_nodes=exc_nodes,
         num_nodes=nodes,
         cpus=cpus,
-        gpus=_job_gpus(fields, nodes),
+        gpus=_count_job_gpus(fields, nodes),
         mem_mib_per_node=memory[0],
         mem_mib_per_cpu=memory[1],
-        priority=number(fields["PriorityLong"]),
-        features=_text(fields["Feature"]),
-        qos=_text(fields["QOS"]),
-        het_job_id=number(fields["HetJobID"]) or None,
-        min_cpus=number(fields["MinCpus"]),
-        cpus_per_task=number(fields["cpus-per-task"]),
-        max_nodes=number(fields["MaxNodes"]),
-        array_tasks=_waiting_tasks(fields["ArrayTaskID"]),
+        priority=parse_number(fields["PriorityLong"]),
+        features=_parse_text(fields["Feature"]),
+        qos=_parse_text(fields["QOS"]),
+        het_job_id=parse_number(fields["HetJobID"]) or None,
+        min_cpus=parse_number(fields["MinCpus"]),
+        cpus_per_task=parse_number(fields["cpus-per-task"]),
+        max_nodes=parse_number(fields["MaxNodes"]),
+        array_tasks=_parse_waiting_tasks(fields["ArrayTaskID"]),
         work_dir=fields["WorkDir"],
-        comment=_text(fields["Comment"]),
-        command=_text(fields["Command"]),
+        comment=_parse_text(fields["Comment"]),
+        command=_parse_text(fields["Command"]),
     )
-    return _with_outputs(record, fields["STDOUT"], fields["STDERR"])
+    return _set_outputs(record, fields["STDOUT"], fields["STDERR"])
 
 
-def _text(value: str) -> str:
+def _parse_text(value: str) -> str:
     return "" if value in {"(null)", "N/A"} else value
 
 
-def _waiting_tasks(text: str) -> str:
+def _parse_waiting_tasks(text: str) -> str:
     """The tasks that a pending array's record stands for, "2-5" of "2-5%2"; "" for one task and where squeue cut it."""
     tasks = text.partition("%")[0]
     return tasks if re.fullmatch(r"[0-9]+[-,][0-9,:-]*[0-9]", tasks) else ""
@@ -155,8 +155,8 @@ def parse_exit(text: str) -> tuple[int, int]:
     """Raw wait status in 22.05, "3:0" in 24.11 and later. A signal hides the exit code, as Slurm shows it."""
     if ":" in text:
         code, _, signal = text.partition(":")
-        return number(code), number(signal)
-    status = number(text)
+        return parse_number(code), parse_number(signal)
+    status = parse_number(text)
     return (0, status & 0x7F) if status & 0x7F else (status >> 8 & 0xFF, 0)
 
 
@@ -179,46 +179,46 @@ def parse_mib(text: str) -> int:
     return int(float(match[1]) * {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1 << 20, "P": 1 << 30}[match[2]])
 
 
-def _memory(fields: Mapping[str, str], nodes: int, cpus: int) -> tuple[int | None, int | None]:
+def _parse_memory(fields: Mapping[str, str], nodes: int, cpus: int) -> tuple[int | None, int | None]:
     """(per node, per CPU). squeue prints both alike: the total of the request tells them apart."""
-    least, total = parse_mib(fields["MinMemory"]), parse_mib(_tres(fields["tres-alloc"], "mem") or "0")
+    least, total = parse_mib(fields["MinMemory"]), parse_mib(_find_tres(fields["tres-alloc"], "mem") or "0")
     if not least:
         return None, None
     return (None, least) if total == least * cpus and total != least * nodes else (least, None)
 
 
-def _job_gpus(fields: Mapping[str, str], nodes: int) -> int:
+def _count_job_gpus(fields: Mapping[str, str], nodes: int) -> int:
     """The allocation's GRES only counts where AccountingStorageTRES names gres/gpu; else what was asked for."""
     for value, times in (
         (fields["tres-alloc"], 1),
         (fields["tres-per-job"], 1),
         (fields["tres-per-node"], nodes),
-        (fields["tres-per-task"], number(fields["NumTasks"])),
+        (fields["tres-per-task"], parse_number(fields["NumTasks"])),
     ):
-        counts = [_gpu_count(piece) for piece in value.replace("gres:", "gres/").split(",")]
+        counts = [_parse_gpu_count(piece) for piece in value.replace("gres:", "gres/").split(",")]
         untyped = [count for count, kind in counts if count and not kind]
         if found := max(untyped, default=0) or sum(count for count, _ in counts):
             return found * times
     return 0
 
 
-def _gpu_count(piece: str) -> tuple[int, str]:
+def _parse_gpu_count(piece: str) -> tuple[int, str]:
     """ "gres/gpu:a100:2", "gres/gpu:a100=2" or "gres/gpu" → count and type."""
     match = re.fullmatch(r"gres/gpu(?::([^:=]*[^0-9:=][^:=]*))?(?:[:=]([0-9]+))?", piece)
     return (int(match[2] or 1), match[1] or "") if match else (0, "")
 
 
-def _tres(text: str, name: str) -> str:
+def _find_tres(text: str, name: str) -> str:
     return next((value for key, _, value in (piece.partition("=") for piece in text.split(",")) if key == name), "")
 
 
-def _with_outputs(record: JobRecord, std_out: str, std_err: str) -> JobRecord:
-    out = resolve_output(_array_default(std_out, record), record)
-    err = resolve_output(_array_default(std_err, record), record) if _text(std_err) else out
+def _set_outputs(record: JobRecord, std_out: str, std_err: str) -> JobRecord:
+    out = resolve_output(_correct_array_default(std_out, record), record)
+    err = resolve_output(_correct_array_default(std_err, record), record) if _parse_text(std_err) else out
     return replace(record, std_out=out, std_err=err)
 
 
-def _array_default(pattern: str, record: JobRecord) -> str:
+def _correct_array_default(pattern: str, record: JobRecord) -> str:
     """squeue of 22.05 names slurm-JOBID.out for a task whose file is slurm-ARRAYID_TASK.out (measured)."""
     if record.array_task_id is not None and pattern == f"{record.work_dir}/slurm-{record.job_id}.out":
         return f"{record.work_dir}/slurm-%A_%a.out"

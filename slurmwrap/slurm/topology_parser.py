@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 from slurmwrap.model.hostlist import names_in
 from slurmwrap.model.topology import Block, Switch, Topology
-from slurmwrap.slurm.scontrol_parser import number
+from slurmwrap.slurm.scontrol_parser import parse_number
 
 
 def parse_topology(text: str) -> Topology:
@@ -24,17 +24,17 @@ def parse_topology(text: str) -> Topology:
     switches, blocks = list[Switch](), list[dict[str, str]]()
     for line in text.split("\n"):
         if line.startswith("SwitchName="):
-            switches.append(_switch(_words(line)))
+            switches.append(_switch(_split_words(line)))
         elif line.startswith(("BlockName=", "AggregatedBlock=")):
-            blocks.append(_words(line))
+            blocks.append(_split_words(line))
     return Topology(
         switches=tuple(switches),
-        blocks=tuple(_blocks(blocks)),
+        blocks=tuple(_assign_block_levels(blocks)),
         source="tree" if switches else "block" if blocks else "",
     )
 
 
-def default_topology(text: str) -> str:
+def parse_default_topology(text: str) -> str:
     """Name of the cluster's default in `scontrol show topoconf` (YAML, 25.05 and newer); "" where it is not told."""
     name = ""
     for line in text.splitlines():
@@ -46,25 +46,25 @@ def default_topology(text: str) -> str:
     return ""
 
 
-def _words(line: str) -> dict[str, str]:
+def _split_words(line: str) -> dict[str, str]:
     return dict(word.partition("=")[::2] for word in line.split())
 
 
 def _switch(words: dict[str, str]) -> Switch:
     return Switch(
         name=words["SwitchName"],
-        level=number(words.get("Level", "")),
+        level=parse_number(words.get("Level", "")),
         nodes=names_in(words.get("Nodes", "")),
         children=names_in(words.get("Switches", "")),
     )
 
 
-def _blocks(lines: Iterable[dict[str, str]]) -> Iterable[Block]:
+def _assign_block_levels(lines: Iterable[dict[str, str]]) -> Iterable[Block]:
     """Aggregates get their level by their size: BlockSizes are powers of two times the base."""
     told = list(lines)
-    sizes = sorted({number(words.get("BlockSize", "")) for words in told if "AggregatedBlock" in words})
+    sizes = sorted({parse_number(words.get("BlockSize", "")) for words in told if "AggregatedBlock" in words})
     for words in told:
-        size = number(words.get("BlockSize", ""))
+        size = parse_number(words.get("BlockSize", ""))
         yield Block(
             name=words.get("BlockName") or words["AggregatedBlock"],
             nodes=names_in(words.get("Nodes", "")),

@@ -13,7 +13,7 @@ from slurmwrap.escape import utf8
 def put(path: Path, content: str | bytes, mode: int | None = None) -> None:
     """As `replace`, for a path that somebody named: a device or a pipe is written to instead."""
     if path.exists() and not path.is_file():
-        path.write_bytes(_bytes(content))
+        path.write_bytes(_to_bytes(content))
     else:
         replace(path, content, mode)
 
@@ -24,8 +24,8 @@ def replace(path: Path, content: str | bytes, mode: int | None = None) -> None:
     descriptor, aside = mkstemp(dir=path.parent, prefix=f".{path.name}."[:200])
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(_bytes(content))
-            os.fchmod(file.fileno(), _new_mode() if mode is None else mode)
+            file.write(_to_bytes(content))
+            os.fchmod(file.fileno(), _get_new_mode() if mode is None else mode)
         Path(aside).replace(path)
     except BaseException:
         with suppress(OSError):
@@ -33,11 +33,11 @@ def replace(path: Path, content: str | bytes, mode: int | None = None) -> None:
         raise
 
 
-def _bytes(content: str | bytes) -> bytes:
+def _to_bytes(content: str | bytes) -> bytes:
     return content if isinstance(content, bytes) else utf8(content)
 
 
-def _new_mode() -> int:
+def _get_new_mode() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return 0o666 & ~mask

@@ -20,7 +20,7 @@ _NETWORK = frozenset(
 
 def connect(path: Path, *, busy_s: float) -> sqlite3.Connection:
     """Opens an existing file for reading and writing; waits at most `busy_s` for other writers. sqlite3.Error."""
-    connection = sqlite3.connect(_uri(path, "mode=rw"), uri=True, timeout=busy_s, isolation_level=None)
+    connection = sqlite3.connect(_make_uri(path, "mode=rw"), uri=True, timeout=busy_s, isolation_level=None)
     connection.row_factory = None
     return connection
 
@@ -28,7 +28,7 @@ def connect(path: Path, *, busy_s: float) -> sqlite3.Connection:
 def connect_readonly(path: Path, *, busy_s: float, any_thread: bool = False) -> sqlite3.Connection:
     """Opens an existing file for reading only. sqlite3.Error when that cannot be. `any_thread`: it is handed on."""
     connection = sqlite3.connect(
-        _uri(path, "mode=ro"), uri=True, timeout=busy_s, isolation_level=None, check_same_thread=not any_thread
+        _make_uri(path, "mode=ro"), uri=True, timeout=busy_s, isolation_level=None, check_same_thread=not any_thread
     )
     try:
         connection.execute("PRAGMA schema_version").fetchone()
@@ -38,16 +38,16 @@ def connect_readonly(path: Path, *, busy_s: float, any_thread: bool = False) -> 
         if os.access(path.parent, os.W_OK) or path.with_name(path.name + "-wal").exists():
             raise
         connection = sqlite3.connect(
-            _uri(path, "mode=ro&immutable=1"), uri=True, isolation_level=None, check_same_thread=not any_thread
+            _make_uri(path, "mode=ro&immutable=1"), uri=True, isolation_level=None, check_same_thread=not any_thread
         )
     return connection
 
 
-def _uri(path: Path, mode: str) -> str:
+def _make_uri(path: Path, mode: str) -> str:
     return f"file:{quote(os.fsencode(path.absolute()))}?{mode}"
 
 
-def version_of(connection: sqlite3.Connection, path: Path) -> int:
+def read_version(connection: sqlite3.Connection, path: Path) -> int:
     """The schema's version; 0 for an empty file. StoreError for a newer one and for a file that is not ours."""
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     owner: int = connection.execute("PRAGMA application_id").fetchone()[0]
@@ -63,7 +63,7 @@ def version_of(connection: sqlite3.Connection, path: Path) -> int:
 
 
 @contextmanager
-def explained(path: Path) -> Iterator[None]:
+def translate_sqlite_errors(path: Path) -> Iterator[None]:
     """Turns what SQLite says into a StoreError that names `path` and the way out."""
     try:
         yield
@@ -72,7 +72,7 @@ def explained(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def reachable(path: Path) -> Iterator[None]:
+def translate_os_errors(path: Path) -> Iterator[None]:
     """Turns what the file system says about `path` or its directory into a StoreError."""
     try:
         yield
@@ -112,16 +112,16 @@ _FAULTS = {
 }
 
 
-def journal_mode(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
+def select_journal_mode(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
     """`WAL`, or `DELETE` where `path` lies on a network file system (a home directory shared by login nodes)."""
     try:
-        kind = filesystem_of(path.resolve(), mounts.read_text(encoding="utf-8", errors="surrogateescape"))
+        kind = find_filesystem(path.resolve(), mounts.read_text(encoding="utf-8", errors="surrogateescape"))
     except OSError:
         return "WAL"
     return "DELETE" if kind in _NETWORK or kind.startswith("fuse.") else "WAL"
 
 
-def filesystem_of(path: Path, mountinfo: str) -> str:
+def find_filesystem(path: Path, mountinfo: str) -> str:
     """Type of the file system that holds `path`, from the text of /proc/self/mountinfo (proc(5)). Pure. "" if none."""
     best, found = -1, ""
     for line in mountinfo.splitlines():

@@ -18,17 +18,23 @@ from slurmwrap.model.observation import Observation
 from slurmwrap.model.retry_decision import PlannedAction, RetryDecision
 from slurmwrap.model.run import ActionRecord, JobRun, QueueDelay, intended
 from slurmwrap.model.spool_entry import RejectedEntry
-from slurmwrap.policy.node_history import gpu_faults_of
+from slurmwrap.policy.node_history import list_gpu_faults
 from slurmwrap.protocols import Clock
 from slurmwrap.store import schema
-from slurmwrap.store.connection import connect, connect_readonly, explained, reachable, version_of
+from slurmwrap.store.connection import (
+    connect,
+    connect_readonly,
+    read_version,
+    translate_os_errors,
+    translate_sqlite_errors,
+)
 from slurmwrap.store.db_creation import BUSY_S, create, migrate, prepare
 from slurmwrap.store.fault_tables import OF_ATTEMPT, FaultTables
 from slurmwrap.store.migrations import VERSION
 from slurmwrap.store.retention import mark_of
-from slurmwrap.store.schema import sql_text
-from slurmwrap.store.serialize import to_plain
-from slurmwrap.store.user_report_tables import UserReportTables, in_clusters
+from slurmwrap.store.schema import encode_sql_text
+from slurmwrap.store.serialize import to_json_dict
+from slurmwrap.store.user_report_tables import UserReportTables, make_cluster_condition
 
 
 class Database(UserReportTables, FaultTables):
@@ -40,14 +46,14 @@ class Database(UserReportTables, FaultTables):
     ) -> Database:
         """Opens the file, makes it (mode 0600) where there is none, and migrates it forward. StoreError."""
         path = Path(path)
-        with reachable(path), explained(path):
+        with translate_os_errors(path), translate_sqlite_errors(path):
             if readonly:
                 return cls._open_readonly(path, busy_s)
             if not path.exists():
                 create(path, clock)
             connection = prepare(connect(path, busy_s=busy_s))
             try:
-                if version_of(connection, path) < VERSION:
+                if read_version(connection, path) < VERSION:
                     migrate(connection, path, clock)
             except BaseException:
                 connection.close()
@@ -60,7 +66,7 @@ class Database(UserReportTables, FaultTables):
             raise StoreError(f"there is no database at {path} yet", hint="it is made when the first job is seen")
         connection = prepare(connect_readonly(path, busy_s=busy_s), writable=False)
         try:
-            version_of(connection, path)
+            read_version(connection, path)
         except BaseException:
             connection.close()
             raise
@@ -70,20 +76,25 @@ class Database(UserReportTables, FaultTables):
 
     def ingest(self, observation: Observation) -> bool:
         """Keeps it; False when its nonce is known (then nothing changed)."""
-        row = schema.to_row(schema.OBSERVATIONS, observation)
+        row = schema.row_from_record(schema.OBSERVATIONS, observation)
         with self.transaction():
             if self._rows("SELECT 1 FROM seen WHERE nonce = ?", [mark_of(observation.nonce)]):
                 return False
             new = self._write(schema.insert(schema.OBSERVATIONS, "OR IGNORE"), row)
-            for fault in gpu_faults_of(observation) if new else ():
-                about = {"node": fault.node, "at": fault.at, "cluster": sql_text(observation.cluster)}
-                about |= {"job_id": fault.job_id, "uid": fault.uid, "text": sql_text(fault.text)}
+            for fault in list_gpu_faults(observation) if new else ():
+                about = {"node": fault.node, "at": fault.at, "cluster": encode_sql_text(observation.cluster)}
+                about |= {"job_id": fault.job_id, "uid": fault.uid, "text": encode_sql_text(fault.text)}
                 self._write("INSERT INTO gpu_faults VALUES (:node, :at, :cluster, :job_id, :uid, :text)", about)
         return new
 
     def set_aside(self, item: RejectedEntry, at: float) -> None:
         """Counts a refused spool file by whose it was and why, so that a flood of them stays one row."""
-        row = {"uid": item.uid, "reason": sql_text(item.reason[:200]), "name": sql_text(item.name[:255]), "at": at}
+        row = {
+            "uid": item.uid,
+            "reason": encode_sql_text(item.reason[:200]),
+            "name": encode_sql_text(item.name[:255]),
+            "at": at,
+        }
         self._write(
             """INSERT INTO set_aside VALUES (:uid, :reason, 1, :at, :at, :name) ON CONFLICT (uid, reason)
             DO UPDATE SET count = count + 1, last_at = :at, last_name = :name""",
@@ -102,7 +113,7 @@ class Database(UserReportTables, FaultTables):
         sql = """SELECT node, max(at) AS at, json_extract(facts, '$.hooks') AS hooks FROM observations
         WHERE cluster = :cluster AND at >= :since AND context = 'epilog' AND job_id >
             (SELECT max(job_id) FROM observations WHERE cluster = :cluster) - :jobs GROUP BY node"""
-        rows = self._rows(sql, {"cluster": sql_text(cluster), "since": since, "jobs": jobs})
+        rows = self._rows(sql, {"cluster": encode_sql_text(cluster), "since": since, "jobs": jobs})
         told = ((row["node"], row["at"], json.loads(row["hooks"] or "{}")) for row in rows)
         return {node: (at, hooks if isinstance(hooks, dict) else {}) for node, at, hooks in told}
 
@@ -119,7 +130,7 @@ class Database(UserReportTables, FaultTables):
 
     def attempt(self, attempt: RunKey) -> JobRun | None:
         """One attempt."""
-        found = self._select(schema.ATTEMPTS, _key(attempt))
+        found = self._select(schema.ATTEMPTS, _make_run_key(attempt))
         return found[0] if found else None
 
     def attempts(
@@ -133,10 +144,10 @@ class Database(UserReportTables, FaultTables):
     ) -> tuple[JobRun, ...]:
         """By submit_time, oldest first. `since`: ended (or not ended yet) at or after."""
         if job_id is not None and cluster is None:  # the key begins with the cluster
-            known, names = in_clusters(self)
+            known, names = make_cluster_condition(self)
             sql = f"SELECT * FROM attempts WHERE {known} AND job_id = ? ORDER BY {_BY_SUBMIT}"
             found = self._read(schema.ATTEMPTS, sql, [*names, job_id])
-            return tuple(r for r in found if _asked(r, user, since, unreconciled))
+            return tuple(r for r in found if _is_requested(r, user, since, unreconciled))
         where = {
             "cluster = ?": cluster,
             "job_id = ?": job_id,
@@ -149,7 +160,7 @@ class Database(UserReportTables, FaultTables):
     def attempts_of(self, address: str) -> tuple[JobRun, ...]:
         """All runs of one job as people name it: "81", "77_2", or "77" for every task of array 77; oldest first."""
         # "`" follows "_" in ASCII: what begins with "77_" lies between the two.
-        known, names = in_clusters(self)
+        known, names = make_cluster_condition(self)
         sql = f"""SELECT * FROM attempts WHERE {_IN_ARRAY} AND address = ?
             UNION ALL SELECT * FROM attempts WHERE {_IN_ARRAY} AND address >= ? AND address < ?
             UNION ALL SELECT * FROM attempts WHERE {known} AND job_id = ? AND address = ?
@@ -170,7 +181,7 @@ class Database(UserReportTables, FaultTables):
         attempt = record.attempt
         with self.transaction():
             self.save_attempt(record)
-            self._write(f"DELETE FROM strikes WHERE {OF_ATTEMPT}", to_plain(attempt))
+            self._write(f"DELETE FROM strikes WHERE {OF_ATTEMPT}", to_json_dict(attempt))
             for strike in decision.strikes:
                 self._strike(strike, at, attempt.job_id, record.uid, attempt)
             for blocked in decision.blocked:
@@ -179,11 +190,11 @@ class Database(UserReportTables, FaultTables):
     def settle(self, record: JobRun) -> None:
         """Takes a stored run off the to-do list. Beside `reconciled`, only what lies in `more` is written anew: no
         index, and none of what triggers keep, changes with it."""
-        row = {**to_plain(record.attempt), "more": schema.more_of(schema.ATTEMPTS, record)}
+        row = {**to_json_dict(record.attempt), "more": schema.more_from_record(schema.ATTEMPTS, record)}
         self._write(f"UPDATE attempts SET reconciled = 1, more = :more WHERE {OF_ATTEMPT}", row)
 
     def _ensure(self, attempt: RunKey) -> None:
-        row = schema.to_row(schema.ATTEMPTS, JobRun(attempt=attempt))
+        row = schema.row_from_record(schema.ATTEMPTS, JobRun(attempt=attempt))
         self._write(schema.insert(schema.ATTEMPTS, "OR IGNORE"), row)
 
     # Actions
@@ -195,8 +206,8 @@ class Database(UserReportTables, FaultTables):
         Without an attempt only an unfinished one counts as the same: a node may be drained again next month. The row,
         and all that was written before it, is on the disk when this returns.
         """
-        with self._durable(), self.transaction():
-            known = self._same_action(attempt, ruled)
+        with self._write_durably(), self.transaction():
+            known = self._find_same_action(attempt, ruled)
             if known is not None:
                 if again:
                     self._write(
@@ -208,27 +219,27 @@ class Database(UserReportTables, FaultTables):
             if attempt is not None:
                 self._ensure(attempt)
             record = intended(attempt, ruled, mode, at)
-            row = {**schema.to_row(schema.ACTIONS, record), "action_id": None}
-            with explained(self.path):
+            row = {**schema.row_from_record(schema.ACTIONS, record), "action_id": None}
+            with translate_sqlite_errors(self.path):
                 cursor = self.connection.execute(schema.insert(schema.ACTIONS), row)
             return int(cursor.lastrowid or 0)
 
-    def _same_action(self, attempt: RunKey | None, ruled: PlannedAction) -> int | None:
-        where: dict[str, Any] = {"rule = ?": ruled.rule, **_action_key(ruled.action)}
+    def _find_same_action(self, attempt: RunKey | None, ruled: PlannedAction) -> int | None:
+        where: dict[str, Any] = {"rule = ?": ruled.rule, **_make_action_key(ruled.action)}
         which = "submit_time IS NULL AND done_at IS NULL" if attempt is None else ""
-        found = self._select(schema.ACTIONS, {**where, **(_key(attempt) if attempt else {})}, extra=which)
+        found = self._select(schema.ACTIONS, {**where, **(_make_run_key(attempt) if attempt else {})}, extra=which)
         return found[0].action_id if found else None
 
     def done(self, action_id: int, at: float, error: str = "") -> None:
         """Ticks an action off. StoreError when there is none of this id."""
-        row = {"id": action_id, "at": at, "error": sql_text(error)}
+        row = {"id": action_id, "at": at, "error": encode_sql_text(error)}
         if not self._write("UPDATE actions SET done_at = :at, error = :error WHERE action_id = :id", row):
             raise StoreError(f"{self.path}: there is no action {action_id}")
 
     def actions(self, attempt: RunKey | None = None, *, unfinished: bool = False) -> tuple[ActionRecord, ...]:
         """In the order they were intended."""
         extra = "done_at IS NULL" if unfinished else ""
-        return self._select(schema.ACTIONS, _key(attempt) if attempt else {}, extra=extra, order="action_id")
+        return self._select(schema.ACTIONS, _make_run_key(attempt) if attempt else {}, extra=extra, order="action_id")
 
     # Waiting
 
@@ -244,7 +255,7 @@ class Database(UserReportTables, FaultTables):
             return ()
         extra = "over = 0" if open_only else ""
         if job_id is not None:
-            known, names = in_clusters(self, "delays")
+            known, names = make_cluster_condition(self, "delays")
             sql = f"SELECT * FROM delays WHERE {known} AND job_id = ? AND seen_at >= ?"
             sql += f" AND {extra}" * open_only + f" ORDER BY {_BY_LOOK}"
             return self._read(schema.DELAYS, sql, [*names, job_id, since or 0.0])
@@ -256,16 +267,16 @@ _BY_LOOK = "seen_at, job_id, cluster"
 _IN_ARRAY = "address <> CAST(job_id AS TEXT)"  # attempts_of_arrays
 
 
-def _asked(record: JobRun, user: str | None, since: float | None, unreconciled: bool) -> bool:
+def _is_requested(record: JobRun, user: str | None, since: float | None, unreconciled: bool) -> bool:
     ended = record.end_time is None or since is None or record.end_time >= since
     return ended and user in (None, record.user) and not (unreconciled and record.reconciled)
 
 
-def _key(attempt: RunKey) -> dict[str, Any]:
+def _make_run_key(attempt: RunKey) -> dict[str, Any]:
     return {"cluster = ?": attempt.cluster, "job_id = ?": attempt.job_id, "submit_time = ?": attempt.submit_time}
 
 
-def _action_key(action: SlurmAction) -> dict[str, Any]:
+def _make_action_key(action: SlurmAction) -> dict[str, Any]:
     return {
         "verb = ?": action.verb.value,
         "target = ?": action.target,

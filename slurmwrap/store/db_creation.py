@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from slurmwrap.protocols import Clock
-from slurmwrap.store.connection import connect, journal_mode
+from slurmwrap.store.connection import connect, select_journal_mode
 from slurmwrap.store.migrations import APPLICATION_ID, MIGRATIONS, VERSION
 
 BUSY_S = 5.0
@@ -38,7 +38,7 @@ def create(path: Path, clock: Clock | None) -> None:
     try:
         connection = prepare(connect(aside, busy_s=BUSY_S))
         try:
-            lay_out(connection)
+            set_page_layout(connection)
             migrate(connection, path, clock)
         finally:
             connection.close()
@@ -49,7 +49,7 @@ def create(path: Path, clock: Clock | None) -> None:
             leftover.unlink(missing_ok=True)
 
 
-def lay_out(connection: sqlite3.Connection) -> None:
+def set_page_layout(connection: sqlite3.Connection) -> None:
     """How the file is made of pages; of one that holds something it takes effect with VACUUM, outside of WAL.
 
     Pages twice the usual size: SQLite keeps a quarter of one of a row of a table WITHOUT ROWID, and our widest rows
@@ -92,4 +92,4 @@ def migrate(connection: sqlite3.Connection, path: Path, clock: Clock | None) -> 
     except BaseException:
         connection.rollback()
         raise
-    connection.execute(f"PRAGMA journal_mode = {journal_mode(path)}")
+    connection.execute(f"PRAGMA journal_mode = {select_journal_mode(path)}")

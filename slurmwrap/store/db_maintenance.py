@@ -14,7 +14,7 @@ from pathlib import Path
 
 from slurmwrap.errors import StoreError
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.store.connection import connect_readonly, explained, reachable, version_of
+from slurmwrap.store.connection import connect_readonly, read_version, translate_os_errors, translate_sqlite_errors
 from slurmwrap.store.migrations import VERSION
 
 _PAGES = 1_000  # of one step of a backup
@@ -70,28 +70,28 @@ def backup(
     """
     if target.exists() and not force:
         raise StoreError(f"{target} is there already", hint="name another file, or say --force")
-    _refuse_open(target)
-    with reachable(target):
+    _reject_open_directory(target)
+    with translate_os_errors(target):
         folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     aside = folder / target.name
     try:
-        with reachable(target):
+        with translate_os_errors(target):
             os.close(os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600))
         _copy(source, aside, target, tell)
-        with reachable(target):
-            _to_disk(aside)
+        with translate_os_errors(target):
+            _sync_to_disk(aside)
             aside.replace(target)
-            _to_disk(target.parent)
+            _sync_to_disk(target.parent)
             return target.stat().st_size
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _refuse_open(target: Path) -> None:
+def _reject_open_directory(target: Path) -> None:
     """Root's copy goes nowhere where another user could put something else in its place while it is written."""
     if os.geteuid() != 0:
         return
-    with reachable(target):
+    with translate_os_errors(target):
         found = target.parent.stat()
     others = found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX
     if found.st_uid != 0 or others:
@@ -102,12 +102,16 @@ def _refuse_open(target: Path) -> None:
 
 
 def _copy(source: Path, aside: Path, target: Path, tell: Callable[[float], None]) -> None:
-    with reachable(source), explained(source), closing(connect_readonly(source, busy_s=_BUSY_S)) as read:
-        version_of(read, source)
+    with (
+        translate_os_errors(source),
+        translate_sqlite_errors(source),
+        closing(connect_readonly(source, busy_s=_BUSY_S)) as read,
+    ):
+        read_version(read, source)
         # A read transaction of our own: the copy is of this moment, and is not begun anew at each write of others.
         read.execute("BEGIN")
         read.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        with explained(target), closing(sqlite3.connect(aside, isolation_level=None)) as write:
+        with translate_sqlite_errors(target), closing(sqlite3.connect(aside, isolation_level=None)) as write:
             read.backup(write, pages=_PAGES, progress=lambda _, left, total: tell(1 - left / total if total else 1.0))
             write.execute("PRAGMA journal_mode = DELETE")  # one file: a copy needs no -wal beside it
             told = [row[0] for row in write.execute("PRAGMA quick_check(3)")]
@@ -115,7 +119,7 @@ def _copy(source: Path, aside: Path, target: Path, tell: Callable[[float], None]
             raise StoreError(f"the copy of {source} is not sound: {told[0]}", hint=f"run: slurmwrap db check {source}")
 
 
-def _to_disk(path: Path) -> None:
+def _sync_to_disk(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -129,7 +133,7 @@ def rotate(folder: Path, stem: str, keep: int) -> tuple[Path, ...]:
     dated = re.compile(re.escape(stem) + r"-[0-9]{8}-[0-9]{4,6}\.db")
     found = sorted(path for path in folder.iterdir() if dated.fullmatch(path.name))
     gone = tuple(found[:-keep] if keep else found)
-    with reachable(folder):
+    with translate_os_errors(folder):
         for path in gone:
             path.unlink()
     return gone
@@ -138,10 +142,14 @@ def rotate(folder: Path, stem: str, keep: int) -> tuple[Path, ...]:
 def check(path: Path, *, thorough: bool = True) -> Health:
     """Reads all of the file (not `thorough`: without comparing indexes with their tables). StoreError: it cannot be
     opened at all."""
-    with reachable(path), explained(path), closing(connect_readonly(path, busy_s=_BUSY_S)) as connection:
-        version = version_of(connection, path)
-        damage = _integrity(connection, thorough)
-        faults = [*damage, *([] if damage else _orphans(connection))]
+    with (
+        translate_os_errors(path),
+        translate_sqlite_errors(path),
+        closing(connect_readonly(path, busy_s=_BUSY_S)) as connection,
+    ):
+        version = read_version(connection, path)
+        damage = _check_integrity(connection, thorough)
+        faults = [*damage, *([] if damage else _check_orphans(connection))]
         if version < VERSION:
             faults.append(f"its schema is {version}, this slurmwrap's {VERSION}: run 'slurmwrap db migrate'")
         size: int = connection.execute("PRAGMA page_size").fetchone()[0]
@@ -155,13 +163,13 @@ def check(path: Path, *, thorough: bool = True) -> Health:
             newest_version=VERSION,
             journal_mode=connection.execute("PRAGMA journal_mode").fetchone()[0],
             bytes=path.stat().st_size,
-            wal_bytes=_size(path.with_name(path.name + "-wal")),
+            wal_bytes=_get_size(path.with_name(path.name + "-wal")),
             free_bytes=size * connection.execute("PRAGMA freelist_count").fetchone()[0],
             # What is damaged is not read any further: the first bad page would end it without a word of the others.
-            first_run=None if damage else _one(connection, "SELECT min(end_time) FROM attempts"),
-            last_run=None if damage else _one(connection, "SELECT max(end_time) FROM attempts"),
-            tables=() if damage else _tables(connection),
-            pruned=() if damage else _pruned(connection),
+            first_run=None if damage else _read_one(connection, "SELECT min(end_time) FROM attempts"),
+            last_run=None if damage else _read_one(connection, "SELECT max(end_time) FROM attempts"),
+            tables=() if damage else _list_tables(connection),
+            pruned=() if damage else _list_prunings(connection),
             faults=tuple(faults),
             notes=tuple(notes),
         )
@@ -172,7 +180,7 @@ _OLD_LAYOUT = (
 )
 
 
-def _integrity(connection: sqlite3.Connection, thorough: bool) -> list[str]:
+def _check_integrity(connection: sqlite3.Connection, thorough: bool) -> list[str]:
     pragma = "integrity_check" if thorough else "quick_check"
     try:
         told = [str(row[0]) for row in connection.execute(f"PRAGMA {pragma}(10)")]
@@ -183,12 +191,12 @@ def _integrity(connection: sqlite3.Connection, thorough: bool) -> list[str]:
     return [] if told == ["ok"] else [f"damaged: {line}" for line in told]
 
 
-def _orphans(connection: sqlite3.Connection) -> list[str]:
+def _check_orphans(connection: sqlite3.Connection) -> list[str]:
     found = [row[0] for row in connection.execute("PRAGMA foreign_key_check")]
     return [f"{found.count(name)} rows of {name} point to a run that is not there" for name in sorted(set(found))]
 
 
-def _one(connection: sqlite3.Connection, sql: str) -> float | None:
+def _read_one(connection: sqlite3.Connection, sql: str) -> float | None:
     try:
         found: float | None = connection.execute(sql).fetchone()[0]
     except sqlite3.OperationalError:  # an empty file
@@ -196,7 +204,7 @@ def _one(connection: sqlite3.Connection, sql: str) -> float | None:
     return found
 
 
-def _pruned(connection: sqlite3.Connection) -> tuple[Pruning, ...]:
+def _list_prunings(connection: sqlite3.Connection) -> tuple[Pruning, ...]:
     try:
         rows = connection.execute("SELECT what, before, at, rows FROM pruned ORDER BY what").fetchall()
     except sqlite3.OperationalError:  # of an older version
@@ -204,11 +212,11 @@ def _pruned(connection: sqlite3.Connection) -> tuple[Pruning, ...]:
     return tuple(Pruning(what=what, before=before, at=at, rows=count) for what, before, at, count in rows)
 
 
-def _tables(connection: sqlite3.Connection) -> tuple[TableSize, ...]:
+def _list_tables(connection: sqlite3.Connection) -> tuple[TableSize, ...]:
     """The largest first."""
     from sqlite_utils import Database  # here, since it takes 0.1 s and no other command needs it
 
-    sizes = _sizes(connection)
+    sizes = _list_sizes(connection)
     found = [
         TableSize(name=table.name, rows=table.count, bytes=None if sizes is None else sizes.get(table.name, 0))
         for table in Database(connection, execute_plugins=False).tables
@@ -217,7 +225,7 @@ def _tables(connection: sqlite3.Connection) -> tuple[TableSize, ...]:
     return tuple(sorted(found, key=lambda table: (-(table.bytes or 0), -table.rows, table.name)))
 
 
-def _sizes(connection: sqlite3.Connection) -> dict[str, int] | None:
+def _list_sizes(connection: sqlite3.Connection) -> dict[str, int] | None:
     sql = "SELECT m.tbl_name, sum(s.pgsize) FROM dbstat s JOIN sqlite_master m ON m.name = s.name"
     try:
         return dict(connection.execute(f"{sql} WHERE s.aggregate = 1 GROUP BY 1").fetchall())
@@ -225,7 +233,7 @@ def _sizes(connection: sqlite3.Connection) -> dict[str, int] | None:
         return None
 
 
-def _size(path: Path) -> int:
+def _get_size(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError:

@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 _INT64 = 2**63  # what an SQLite column holds
 
 
-def from_plain(cls: type[T], plain: Mapping[str, Any]) -> T:
-    """`to_plain`'s output -> a record of `cls`. ValueError names the field: "Attempt.job_id: 'x' is not a whole …"."""
+def record_from_json(cls: type[T], plain: Mapping[str, Any]) -> T:
+    """Return the record of `cls` that `to_json_dict` made `plain` of. ValueError names the field."""
     record: T = _record(cls, plain, cls.__name__)
     return record
 
 
 def _record(cls: Any, plain: Any, where: str) -> Any:
     if not isinstance(plain, Mapping):
-        raise _wrong(where, plain, "an object")
-    known, needed = _fields(cls)
-    places = _places(cls, where)
+        raise _make_type_error(where, plain, "an object")
+    known, needed = _list_fields(cls)
+    places = _name_places(cls, where)
     values = {name: read(plain[name], places[name]) for name, read in known.items() if name in plain}
     for name in needed:
         if name not in values:
@@ -48,21 +48,21 @@ def _record(cls: Any, plain: Any, where: str) -> Any:
 
 
 @cache
-def _fields(cls: Hashable) -> tuple[dict[str, Reader], tuple[str, ...]]:
+def _list_fields(cls: Hashable) -> tuple[dict[str, Reader], tuple[str, ...]]:
     """(readers by field, fields without a default)."""
     record: Any = cls
     known = [field for field in fields(record) if field.init]
     needed = tuple(f.name for f in known if f.default is MISSING and f.default_factory is MISSING)
-    return {f.name: reader(_type_of(f, record.__module__)) for f in known}, needed
+    return {f.name: make_reader(_resolve_type(f, record.__module__)) for f in known}, needed
 
 
 @lru_cache(maxsize=1024)  # `where` may hold indexes and names of a user
-def _places(cls: Hashable, where: str) -> dict[str, str]:
+def _name_places(cls: Hashable, where: str) -> dict[str, str]:
     """What messages call each field: made once, not of every record of a report."""
-    return {name: f"{where}.{name}" for name in _fields(cls)[0]}
+    return {name: f"{where}.{name}" for name in _list_fields(cls)[0]}
 
 
-def _type_of(field: Field[Any], module: str) -> Any:
+def _resolve_type(field: Field[Any], module: str) -> Any:
     """What `typing.get_type_hints` makes of an annotation of ours, without typing, whose import costs gsub 2 ms."""
     if not isinstance(field.type, str):
         return field.type
@@ -70,34 +70,34 @@ def _type_of(field: Field[Any], module: str) -> Any:
 
 
 @cache
-def reader(kind: Any) -> Reader:
+def make_reader(kind: Any) -> Reader:
     """The function that reads JSON values of the annotated type `kind`."""
     origin, arguments = getattr(kind, "__origin__", None), getattr(kind, "__args__", ())
     if isinstance(kind, types.UnionType):
-        return _union(arguments)
+        return _make_union_reader(arguments)
     if origin in (tuple, list, frozenset, set):
-        return _sequence(origin, arguments)
+        return _make_sequence_reader(origin, arguments)
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return _mapping(arguments)
+        return _make_mapping_reader(arguments)
     if isinstance(kind, type):
-        return _plain_type(kind)
-    return _anything
+        return _make_scalar_reader(kind)
+    return _read_anything
 
 
-def _plain_type(kind: type[Any]) -> Reader:
+def _make_scalar_reader(kind: type[Any]) -> Reader:
     if is_dataclass(kind):
         return lambda value, where: _record(kind, value, where)
     if issubclass(kind, Enum):
-        return lambda value, where: _enum(kind, value, where)
+        return lambda value, where: _read_enum(kind, value, where)
     if issubclass(kind, PathLike):  # a Path: no other field is one
         path: Any = kind
-        return lambda value, where: path(_text(value, where))
-    return _SCALARS.get(kind, _anything)
+        return lambda value, where: path(_read_text(value, where))
+    return _SCALARS.get(kind, _read_anything)
 
 
-def _union(arguments: tuple[Any, ...]) -> Reader:
+def _make_union_reader(arguments: tuple[Any, ...]) -> Reader:
     optional = type(None) in arguments
-    readers = [reader(argument) for argument in arguments if argument is not type(None)]
+    readers = [make_reader(argument) for argument in arguments if argument is not type(None)]
 
     def read(value: Any, where: str) -> Any:
         if value is None and optional:
@@ -112,73 +112,73 @@ def _union(arguments: tuple[Any, ...]) -> Reader:
     return read
 
 
-def _sequence(origin: type[Any], arguments: tuple[Any, ...]) -> Reader:
+def _make_sequence_reader(origin: type[Any], arguments: tuple[Any, ...]) -> Reader:
     if origin is tuple and arguments[-1] is not Ellipsis:
-        return _fixed_tuple(arguments)
-    item = reader(arguments[0]) if arguments else _anything
+        return _make_tuple_reader(arguments)
+    item = make_reader(arguments[0]) if arguments else _read_anything
 
     def read(value: Any, where: str) -> Any:
         if not isinstance(value, list | tuple):
-            raise _wrong(where, value, "a list")
+            raise _make_type_error(where, value, "a list")
         return origin(item(one, f"{where}[{index}]") for index, one in enumerate(value))
 
     return read
 
 
-def _fixed_tuple(arguments: tuple[Any, ...]) -> Reader:
-    readers = [reader(argument) for argument in arguments]
+def _make_tuple_reader(arguments: tuple[Any, ...]) -> Reader:
+    readers = [make_reader(argument) for argument in arguments]
 
     def read(value: Any, where: str) -> Any:
         if not isinstance(value, list | tuple) or len(value) != len(readers):
-            raise _wrong(where, value, f"a list of {len(readers)}")
+            raise _make_type_error(where, value, f"a list of {len(readers)}")
         return tuple(one(item, f"{where}[{i}]") for i, (one, item) in enumerate(zip(readers, value, strict=True)))
 
     return read
 
 
-def _mapping(arguments: tuple[Any, ...]) -> Reader:
-    item = reader(arguments[1]) if len(arguments) == 2 else _anything
-    key = reader(arguments[0]) if arguments and arguments[0] is not int else _int_key
+def _make_mapping_reader(arguments: tuple[Any, ...]) -> Reader:
+    item = make_reader(arguments[1]) if len(arguments) == 2 else _read_anything
+    key = make_reader(arguments[0]) if arguments and arguments[0] is not int else _read_int_key
 
     def read(value: Any, where: str) -> Any:
         if not isinstance(value, Mapping):
-            raise _wrong(where, value, "an object")
+            raise _make_type_error(where, value, "an object")
         return {key(name, where): item(one, f"{where}.{name}") for name, one in value.items()}
 
     return read
 
 
-def _int_key(value: Any, where: str) -> int:
+def _read_int_key(value: Any, where: str) -> int:
     try:
         return int(value)
     except (TypeError, ValueError):
-        raise _wrong(where, value, "a whole number") from None
+        raise _make_type_error(where, value, "a whole number") from None
 
 
-def _enum(kind: type[Enum], value: Any, where: str) -> Enum:
+def _read_enum(kind: type[Enum], value: Any, where: str) -> Enum:
     try:
         return kind(value)
     except (TypeError, ValueError):
-        raise _wrong(where, value, f"one of {', '.join(str(member.value) for member in kind)}") from None
+        raise _make_type_error(where, value, f"one of {', '.join(str(member.value) for member in kind)}") from None
 
 
-def _text(value: Any, where: str) -> str:
+def _read_text(value: Any, where: str) -> str:
     if not isinstance(value, str):
-        raise _wrong(where, value, "text")
+        raise _make_type_error(where, value, "text")
     return value
 
 
-def _int(value: Any, where: str) -> int:
+def _read_int(value: Any, where: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise _wrong(where, value, "a whole number")
+        raise _make_type_error(where, value, "a whole number")
     if not -_INT64 <= value < _INT64:
         raise ValueError(f"{where}: a whole number of more than 64 bits")
     return value
 
 
-def _float(value: Any, where: str) -> float:
+def _read_float(value: Any, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _wrong(where, value, "a number")
+        raise _make_type_error(where, value, "a number")
     try:
         number = float(value)
     except OverflowError:
@@ -188,28 +188,34 @@ def _float(value: Any, where: str) -> float:
     return number
 
 
-def _bool(value: Any, where: str) -> bool:
+def _read_bool(value: Any, where: str) -> bool:
     if not isinstance(value, bool):
-        raise _wrong(where, value, "true or false")
+        raise _make_type_error(where, value, "true or false")
     return value
 
 
-def _bytes(value: Any, where: str) -> bytes:
+def _read_bytes(value: Any, where: str) -> bytes:
     try:
         from base64 import b64decode
 
-        return b64decode(_text(value, where), validate=True)
+        return b64decode(_read_text(value, where), validate=True)
     except ValueError:
-        raise _wrong(where, value, "base64") from None
+        raise _make_type_error(where, value, "base64") from None
 
 
-def _anything(value: Any, where: str) -> Any:
+def _read_anything(value: Any, where: str) -> Any:
     return value
 
 
-_SCALARS: dict[type[Any], Reader] = {str: _text, int: _int, float: _float, bool: _bool, bytes: _bytes}
+_SCALARS: dict[type[Any], Reader] = {
+    str: _read_text,
+    int: _read_int,
+    float: _read_float,
+    bool: _read_bool,
+    bytes: _read_bytes,
+}
 
 
-def _wrong(where: str, value: Any, wanted: str) -> ValueError:
+def _make_type_error(where: str, value: Any, wanted: str) -> ValueError:
     shown = repr(value)
     return ValueError(f"{where}: {shown if len(shown) <= 60 else shown[:57] + '...'} is not {wanted}")

@@ -10,8 +10,8 @@ from slurmwrap.model.retry_decision import Strike
 from slurmwrap.model.run import Incident, StrikeRecord
 from slurmwrap.policy.node_history import Exposure, GpuFault, NodeHistory, Removal, Repair
 from slurmwrap.store import history_sql, schema
-from slurmwrap.store.schema import sql_text
-from slurmwrap.store.serialize import to_plain
+from slurmwrap.store.schema import encode_sql_text
+from slurmwrap.store.serialize import to_json_dict
 from slurmwrap.store.session import Session
 
 OF_ATTEMPT = "cluster = :cluster AND job_id = :job_id AND submit_time = :submit_time"
@@ -32,16 +32,16 @@ class FaultTables(Session):
         self._strike(strike, at, job_id, uid, None)
 
     def _strike(self, strike: Strike, at: float, job_id: int, uid: int, attempt: RunKey | None) -> None:
-        record = StrikeRecord(**to_plain(strike), at=at, job_id=job_id, uid=uid)
-        key = {"cluster": None, "submit_time": None, **(to_plain(attempt) if attempt else {})}
-        row = {**schema.to_row(schema.STRIKES, record), **key}
+        record = StrikeRecord(**to_json_dict(strike), at=at, job_id=job_id, uid=uid)
+        key = {"cluster": None, "submit_time": None, **(to_json_dict(attempt) if attempt else {})}
+        row = {**schema.row_from_record(schema.STRIKES, record), **key}
         self._write(schema.insert(schema.STRIKES, also=("cluster", "submit_time")), row)
 
     def clear_strikes(self, node: str, who: str, at: float) -> int:
         """Marks the strikes of a node up to `at` as void; returns how many there were. Nothing is deleted."""
         sql = "UPDATE strikes SET cleared_at = :at, cleared_by = :who"
         with self.transaction():
-            row = {"node": sql_text(node), "who": sql_text(who), "at": at}
+            row = {"node": encode_sql_text(node), "who": encode_sql_text(who), "at": at}
             where = "WHERE node = :node AND at <= :at AND cleared_at IS NULL"
             count: int = self._rows(f"SELECT count(*) AS n FROM strikes {where}", row)[0]["n"]
             self._write(f"{sql} {where}", row)
@@ -68,7 +68,7 @@ class FaultTables(Session):
         return NodeHistory(
             strikes=self._select(schema.STRIKES, {"at >= ?": since}, order="at, strike_id"),
             gpu_faults=tuple(GpuFault(**row) for row in self._rows(history_sql.GPU_FAULTS, [since])),
-            failures=tuple(map(history_sql.failure, self._rows(history_sql.FAILURES, [since]))),
+            failures=tuple(map(history_sql.make_failure, self._rows(history_sql.FAILURES, [since]))),
             removals=self._select(schema.REMOVALS, {"began >= ?": since}, order="began, node"),
             repairs=self.repairs(since=since),
             exposure=tuple(Exposure(**row) for row in self._rows(history_sql.EXPOSURE, [since])),
@@ -84,7 +84,7 @@ class FaultTables(Session):
         with self.transaction():
             self._upsert(schema.INCIDENTS, incident)
             for attempt in members:
-                row = {**to_plain(attempt), "incident": incident.incident_id}
+                row = {**to_json_dict(attempt), "incident": incident.incident_id}
                 self._write(f"UPDATE attempts SET incident = :incident WHERE {OF_ATTEMPT}", row)
                 self._write(f"UPDATE strikes SET incident = :incident WHERE {OF_ATTEMPT} AND NOT conclusive", row)
 
@@ -107,4 +107,4 @@ class FaultTables(Session):
 
     def clear_input(self, digest: str) -> bool:
         """Frees an input; False when it was not blocked."""
-        return self._write("DELETE FROM blocked_inputs WHERE digest = :digest", {"digest": sql_text(digest)})
+        return self._write("DELETE FROM blocked_inputs WHERE digest = :digest", {"digest": encode_sql_text(digest)})

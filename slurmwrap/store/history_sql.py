@@ -40,7 +40,7 @@ GROUP BY node.value
 """
 
 
-def failure(row: Mapping[str, Any]) -> NodeFailure:
+def make_failure(row: Mapping[str, Any]) -> NodeFailure:
     """One row of FAILURES."""
     cited = json.loads(row["diagnosis_evidence"] or "[]")
     text = f"{cited[0].get('source', '')}: {cited[0].get('text', '')}" if cited else ""

@@ -15,7 +15,7 @@ from slurmwrap.store.migrations import MIGRATIONS
 _PLACE = Path(":memory:")
 
 
-def in_memory(*records: tuple[schema.RecordTable, Iterable[Any]]) -> Database:
+def open_in_memory(*records: tuple[schema.RecordTable, Iterable[Any]]) -> Database:
     """Newest schema, with `records` in it. Actions may be of runs that are not there."""
     connection = prepare(sqlite3.connect(_PLACE, isolation_level=None, check_same_thread=False))
     connection.execute("PRAGMA foreign_keys = OFF")
@@ -25,5 +25,7 @@ def in_memory(*records: tuple[schema.RecordTable, Iterable[Any]]) -> Database:
     database = Database(_PLACE, connection)
     with database.transaction():
         for table, found in records:
-            connection.executemany(schema.insert(table, "OR REPLACE"), (schema.to_row(table, one) for one in found))
+            connection.executemany(
+                schema.insert(table, "OR REPLACE"), (schema.row_from_record(table, one) for one in found)
+            )
     return database

@@ -13,7 +13,7 @@ from slurmwrap.model.run import ActionRecord, JobRun
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.run_from_slurm import submitted_id
 from slurmwrap.store.database import Database
-from slurmwrap.store.run_summary import COLUMNS, listed, text
+from slurmwrap.store.run_summary import COLUMNS, decode_text, make_listed_run
 
 _AT_ONCE = 500  # jobs of one statement
 _KEYS = "json_each(?) AS k CROSS JOIN"  # CROSS: by key, job after job, whatever SQLite guesses of the table
@@ -35,26 +35,26 @@ class JobSummary:
     submission: Submission | None = None
 
 
-def standings(database: Database, keys: Sequence[Key]) -> Iterator[JobSummary]:
+def summarize_jobs(database: Database, keys: Sequence[Key]) -> Iterator[JobSummary]:
     """Of these jobs, in their order; a job of which no run is known is left out. StoreError."""
     open_actions: dict[RunKey | None, list[ActionRecord]] = defaultdict(list)
     for action in database.actions(unfinished=True) if keys else ():  # few: they have an index of their own
         open_actions[action.attempt].append(action)
     for start in range(0, len(keys), _AT_ONCE):
-        runs = _runs(database, keys[start : start + _AT_ONCE])
-        asked = _submissions(database, [_submitted(several[-1]) for several in runs.values()])
+        runs = _read_runs(database, keys[start : start + _AT_ONCE])
+        asked = _read_submissions(database, [_make_submitted_key(several[-1]) for several in runs.values()])
         for several in runs.values():
             last = several[-1]
             to_do = tuple(open_actions.get(last.attempt, ()))
-            yield JobSummary(runs=tuple(several), to_do=to_do, submission=asked.get(_submitted(last)))
+            yield JobSummary(runs=tuple(several), to_do=to_do, submission=asked.get(_make_submitted_key(last)))
 
 
-def _runs(database: Database, keys: Sequence[Key]) -> dict[Key, list[JobRun]]:
+def _read_runs(database: Database, keys: Sequence[Key]) -> dict[Key, list[JobRun]]:
     found: dict[Key, list[JobRun]] = {key: [] for key in keys}
     planned = set()
     for row in database._rows(_RUNS, [json.dumps(keys)]):
         key = row["cluster"], row["job_id"]
-        found[key].append(listed(row))
+        found[key].append(make_listed_run(row))
         if row["has_plan"]:
             planned.add(key)
     for cluster, job_id in planned:  # decided and not written as intended yet: a few at any moment
@@ -62,17 +62,17 @@ def _runs(database: Database, keys: Sequence[Key]) -> dict[Key, list[JobRun]]:
     return {key: runs for key, runs in found.items() if runs}
 
 
-def _submissions(database: Database, keys: Sequence[Key]) -> dict[Key, Submission]:
+def _read_submissions(database: Database, keys: Sequence[Key]) -> dict[Key, Submission]:
     """The newest of each id."""
     rows = database._rows(_ASKED, [json.dumps(list(dict.fromkeys(keys)))])
     return {
         (row["cluster"], row["job_id"]): Submission(
-            cluster=row["cluster"], job_id=row["job_id"], uid=row["uid"], user=text(row["user"]), at=row["at"],
+            cluster=row["cluster"], job_id=row["job_id"], uid=row["uid"], user=decode_text(row["user"]), at=row["at"],
             retry=bool(row["retry"]),
         )
         for row in rows
     }  # fmt: skip
 
 
-def _submitted(run: JobRun) -> Key:
+def _make_submitted_key(run: JobRun) -> Key:
     return run.attempt.cluster, submitted_id(run)

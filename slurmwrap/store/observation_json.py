@@ -24,17 +24,17 @@ class UntrustedRecord(Exception):
 def parse(payload: bytes) -> Observation:
     """An Observation from leave.serialize's JSON. Raises Unbelieved for anything else; `uid` is -1."""
     try:
-        plain = json.loads(payload, parse_constant=_no_constant)
+        plain = json.loads(payload, parse_constant=_reject_constant)
         if b"\\u" in payload or not payload.isascii():
             json.dumps(plain, ensure_ascii=False).encode()  # half a surrogate pair fits into no database
-        return _checked(plain)
+        return _check_observation(plain)
     except RecursionError:
         raise UntrustedRecord(_TOO_DEEP) from None
     except (ValueError, KeyError, TypeError) as error:
-        raise UntrustedRecord(f"it is not an observation: {printable(str(error))}") from None
+        raise UntrustedRecord(f"it is not an observation: {make_printable(str(error))}") from None
 
 
-def _checked(plain: Any) -> Observation:
+def _check_observation(plain: Any) -> Observation:
     if type(plain) is not dict or plain["version"] != VERSION:
         raise ValueError("unknown version")
     if not _NONCE.match(plain["nonce"]):
@@ -65,11 +65,11 @@ def _is_deeper(plain: Any, levels: int) -> bool:
     return not levels or any(_is_deeper(one, levels - 1) for one in inside if type(one) in (dict, list))
 
 
-def _no_constant(name: str) -> None:
+def _reject_constant(name: str) -> None:
     raise ValueError(f"{name} is no number")
 
 
-def from_environment(environ: dict[bytes, bytes], name: str, data: bytes, written: float) -> Observation:
+def parse_environment(environ: dict[bytes, bytes], name: str, data: bytes, written: float) -> Observation:
     """What file `name`, written at Unix time `written`, records; its nonce is in the name. Raises Unbelieved."""
     unique = _UUID.search(name)
     job_id = hook_environment.number(environ, "SLURM_JOB_ID")
@@ -85,6 +85,6 @@ def from_environment(environ: dict[bytes, bytes], name: str, data: bytes, writte
     )
 
 
-def printable(text: str) -> str:
+def make_printable(text: str) -> str:
     """A user's text on one line of bounded length, for tables and terminals."""
     return visible(text[:200])[:200]

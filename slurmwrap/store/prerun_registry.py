@@ -84,7 +84,7 @@ class PrerunRegistry:
             directory = Path(Path(self.state, POINTERS, group).read_text(encoding="utf-8").strip())
         except (OSError, ValueError):
             return None
-        return flight(directory) or InflightPrerun(directory=directory, job_id=None, since=0.0)
+        return read_flight(directory) or InflightPrerun(directory=directory, job_id=None, since=0.0)
 
     def drop(self, group: str, directory: str) -> None:
         """Forgets that `directory` speaks for `group`. A pointer that names another one stays."""
@@ -107,7 +107,7 @@ class PrerunRegistry:
             return ()
         from pathlib import Path  # most calls of gsub do without
 
-        return tuple(Path(entry.path) for entry in sorted(found, key=_age))
+        return tuple(Path(entry.path) for entry in sorted(found, key=_get_age))
 
     def prune(self, older_than_s: float, *, now: float | None = None, keep: frozenset[str] = frozenset()) -> int:
         """Removes trials that nothing touched for so long; `keep` names trials in flight.
@@ -117,16 +117,16 @@ class PrerunRegistry:
         before = (time.time() if now is None else now) - older_than_s
         from shutil import rmtree
 
-        pointed = {str(path) for path in self._pointed()}
+        pointed = {str(path) for path in self._list_pointed_directories()}
         removed = 0
         for path in self.trials():
             with suppress(OSError):
-                if str(path) not in keep | pointed and _touched(path) < before:
+                if str(path) not in keep | pointed and _get_touch_time(path) < before:
                     rmtree(path)
                     removed += 1
         return removed
 
-    def _pointed(self) -> Iterator[Path]:
+    def _list_pointed_directories(self) -> Iterator[Path]:
         from pathlib import Path
 
         with suppress(OSError):
@@ -135,16 +135,16 @@ class PrerunRegistry:
                     yield Path(pointer.read_text(encoding="utf-8").strip())
 
 
-def flight(directory: Path) -> InflightPrerun | None:
+def read_flight(directory: Path) -> InflightPrerun | None:
     """What the files of one trial directory say; None when it is not there."""
     try:
         since = directory.stat().st_mtime
     except OSError:
         return None
-    return InflightPrerun(directory=directory, job_id=number_in(directory / JOB), since=since)
+    return InflightPrerun(directory=directory, job_id=read_number(directory / JOB), since=since)
 
 
-def submitted(directory: str, job_id: int) -> None:
+def mark_submitted(directory: str, job_id: int) -> None:
     """Slurm took the pre-run of this directory."""
     from pathlib import Path
 
@@ -168,13 +168,13 @@ def attach(directory: Path, guest: WaitingJob) -> bool:
     return True
 
 
-def guests(directory: Path) -> tuple[WaitingJob, ...]:
+def list_waiting_jobs(directory: Path) -> tuple[WaitingJob, ...]:
     """Who waits now, whether the door is open or shut; in order of job ids."""
     found = {}
     for folder in (WAITING, CLOSED):
         with suppress(OSError):
             for path in (directory / folder).iterdir():
-                if path.name.isdecimal() and (one := _guest(path)):
+                if path.name.isdecimal() and (one := _read_waiting_job(path)):
                     found[one.job_id] = one
     return tuple(found[job_id] for job_id in sorted(found))
 
@@ -184,7 +184,7 @@ def close(directory: Path) -> tuple[WaitingJob, ...]:
     with suppress(OSError):
         (directory / WAITING).rename(directory / CLOSED)
     _wait_for_the_door(directory / CLOSED)
-    return guests(directory)
+    return list_waiting_jobs(directory)
 
 
 def _wait_for_the_door(closed: Path) -> None:
@@ -209,7 +209,7 @@ def take(directory: Path, guest: WaitingJob) -> None:
             (directory / folder / str(guest.job_id)).unlink()
 
 
-def _guest(path: Path) -> WaitingJob | None:
+def _read_waiting_job(path: Path) -> WaitingJob | None:
     try:
         release_at, trial_dir, *_ = path.read_text(encoding="utf-8").split("\n")
     except (OSError, ValueError):
@@ -217,7 +217,7 @@ def _guest(path: Path) -> WaitingJob | None:
     return WaitingJob(job_id=int(path.name), release_at=release_at, trial_dir=trial_dir)
 
 
-def number_in(path: Path) -> int | None:
+def read_number(path: Path) -> int | None:
     """The one number that a file holds; None when there is none."""
     try:
         return int(path.read_text(encoding="ascii"))
@@ -225,17 +225,17 @@ def number_in(path: Path) -> int | None:
         return None
 
 
-def _age(entry: os.DirEntry[str]) -> float:
+def _get_age(entry: os.DirEntry[str]) -> float:
     try:
         return entry.stat().st_mtime
     except OSError:
         return 0.0
 
 
-def _touched(path: Path) -> float:
+def _get_touch_time(path: Path) -> float:
     """When something in this directory was last made or written, one level deep: a trial in flight writes there."""
     newest = path.stat().st_mtime
     with suppress(OSError):
         for entry in os.scandir(path):
-            newest = max(newest, _age(entry))
+            newest = max(newest, _get_age(entry))
     return newest

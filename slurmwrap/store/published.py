@@ -20,8 +20,8 @@ from contextlib import suppress
 from slurmwrap.errors import StoreError
 from slurmwrap.model.gate_permit import Gate
 from slurmwrap.protocols import Published
-from slurmwrap.store.deserialize import from_plain
-from slurmwrap.store.serialize import to_plain
+from slurmwrap.store.deserialize import record_from_json
+from slurmwrap.store.serialize import to_json_dict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,12 +63,12 @@ class FilePublisher:
 
     def publish(self, published: Published) -> None:
         """Replaces the world-readable state in one step."""
-        text = json.dumps(to_plain(published), separators=(",", ":"))
+        text = json.dumps(to_json_dict(published), separators=(",", ":"))
         _replace(self.directory / FILE, text.encode("ascii"))
 
     def tell_gate(self, gate: Gate) -> None:
         """The standing faults, then the permit: the gate never refuses on older faults than its permit."""
-        faults = [to_plain(fault) for fault in gate.faults]
+        faults = [to_json_dict(fault) for fault in gate.faults]
         permit = {"version": 1, "until": gate.until, "allowed": gate.allowed}
         for name, told in ((FAULTS, {"version": 1, "at": gate.at, "faults": faults}), (PERMIT, permit)):
             _replace(self.directory / name, json.dumps(told).encode("ascii"))
@@ -80,16 +80,16 @@ class FilePublisher:
         """Seals one judged attempt for its owner's uid. One without an owner is told to nobody."""
         if record.uid < 0:
             return
-        told = {"version": 1, "attempt": to_plain(record), "actions": [to_plain(action) for action in actions]}
+        told = {"version": 1, "attempt": to_json_dict(record), "actions": [to_json_dict(action) for action in actions]}
         sealed = self._seal(json.dumps(told).encode("ascii"), socket=self._socket, uid_restriction=record.uid)
-        folder = self.directory / WHY / _folder(record.attempt.job_id)
+        folder = self.directory / WHY / _name_folder(record.attempt.job_id)
         begun = folder.is_dir()
         _replace(folder / f"{record.attempt.job_id}-{record.attempt.submit_time}.munge", sealed)
         if not begun:
             _remove_old(self.directory / WHY, newest=folder.stat().st_mtime)
 
 
-def _folder(job_id: int) -> str:
+def _name_folder(job_id: int) -> str:
     return str(job_id // _PER_FOLDER)
 
 
@@ -114,7 +114,7 @@ def _replace(path: Path, content: bytes) -> None:
         raise StoreError(f"cannot publish {path}: {error.strerror or error}", hint=hint) from error
 
 
-def trusted_uids(config: Config) -> frozenset[int]:
+def list_trusted_uids(config: Config) -> frozenset[int]:
     """root and SlurmUser: the one the site's file names, else the owner of the site's own directory."""
     try:
         if config.site.slurm_user:
@@ -127,15 +127,15 @@ def trusted_uids(config: Config) -> frozenset[int]:
 def read_published(path: str | Path, trusted_uids: Collection[int]) -> Published | None:
     """What the site published at `path` (the file or its directory); None: nothing, or nothing to be believed.
 
-    Believed only if root or one of `trusted_uids` (SlurmUser) owns both the file and its directory, and nobody else may
+    Trusted only if root or one of `trusted_uids` (SlurmUser) owns both the file and its directory, and nobody else may
     write either: otherwise a user could make gsub avoid nodes or refuse another user's input.
     """
     folder = os.path.dirname(path) if os.path.basename(path) == FILE else path
-    content = _trusted_content(folder, FILE, trusted_uids, _LIMIT)
+    content = _read_trusted_content(folder, FILE, trusted_uids, _LIMIT)
     if content is None:
         return None
     try:
-        return from_plain(Published, json.loads(content))
+        return record_from_json(Published, json.loads(content))
     except (ValueError, RecursionError):
         return None
 
@@ -147,23 +147,23 @@ def read_why(
 
     Dicts {"version", "attempt", "actions"}; `told` makes records of one. Files are tried newest first, at most `limit`.
     """
-    pattern = f"{_folder(job_id)}/{job_id}-*.munge" if job_id is not None else "*/*.munge"
-    files = sorted((directory / WHY).glob(pattern), key=_sealed_order, reverse=True)[:limit]
-    found = [_unsealed(file, decode, trusted_uids) for file in reversed(files)]
+    pattern = f"{_name_folder(job_id)}/{job_id}-*.munge" if job_id is not None else "*/*.munge"
+    files = sorted((directory / WHY).glob(pattern), key=_parse_sealed_order, reverse=True)[:limit]
+    found = [_unseal_file(file, decode, trusted_uids) for file in reversed(files)]
     return [told for told in found if told is not None]
 
 
-def tells_of(directory: str | Path, job_ids: Collection[int]) -> bool:
+def has_published(directory: str | Path, job_ids: Collection[int]) -> bool:
     """Whether the site left any word on one of these jobs: names only, nothing is opened."""
     prefixes = tuple(f"{job_id}-" for job_id in job_ids)
-    for folder in {_folder(job_id) for job_id in job_ids}:
+    for folder in {_name_folder(job_id) for job_id in job_ids}:
         with suppress(OSError), os.scandir(os.path.join(directory, WHY, folder)) as entries:
             if any(entry.name.startswith(prefixes) for entry in entries):
                 return True
     return False
 
 
-def told(plain: dict[str, Any]) -> tuple[JobRun, tuple[ActionRecord, ...]]:
+def parse_published(plain: dict[str, Any]) -> tuple[JobRun, tuple[ActionRecord, ...]]:
     """One dict of `read_why` as records. ValueError names the field that is wrong."""
     from slurmwrap.model.run import ActionRecord, JobRun  # gsub reads no verdict in most calls
 
@@ -171,22 +171,22 @@ def told(plain: dict[str, Any]) -> tuple[JobRun, tuple[ActionRecord, ...]]:
         attempt, actions = plain["attempt"], plain["actions"]
     except KeyError as error:
         raise ValueError(f"{error.args[0]} is missing") from error
-    return from_plain(JobRun, attempt), tuple(from_plain(ActionRecord, action) for action in actions)
+    return record_from_json(JobRun, attempt), tuple(record_from_json(ActionRecord, action) for action in actions)
 
 
 def read_trusted(directory: str, name: str, trusted_uids: Collection[int]) -> bytes | None:
     """A file that the reconciler published; None where it is not there, or not to be believed."""
-    return _trusted_content(directory, name, trusted_uids, _SEALED_LIMIT)
+    return _read_trusted_content(directory, name, trusted_uids, _SEALED_LIMIT)
 
 
-def _sealed_order(file: Path) -> tuple[int, ...]:
+def _parse_sealed_order(file: Path) -> tuple[int, ...]:
     """(submit time, job id) out of the name; wrong names come first and fail to decode."""
     job_id, _, submit_time = file.stem.partition("-")
     return (int(submit_time), int(job_id)) if job_id.isdigit() and submit_time.isdigit() else ()
 
 
-def _unsealed(file: Path, decode: Unseal, trusted_uids: Collection[int]) -> dict[str, Any] | None:
-    sealed = _trusted_content(file.parent, file.name, trusted_uids, _SEALED_LIMIT)
+def _unseal_file(file: Path, decode: Unseal, trusted_uids: Collection[int]) -> dict[str, Any] | None:
+    sealed = _read_trusted_content(file.parent, file.name, trusted_uids, _SEALED_LIMIT)
     opened = decode(sealed) if sealed is not None else None
     if opened is None or opened[1] not in {0, *trusted_uids}:
         return None
@@ -197,20 +197,20 @@ def _unsealed(file: Path, decode: Unseal, trusted_uids: Collection[int]) -> dict
     return plain if isinstance(plain, dict) and {"attempt", "actions"} <= plain.keys() else None
 
 
-def _trusted_content(folder: str | Path, name: str, trusted_uids: Collection[int], limit: int) -> bytes | None:
+def _read_trusted_content(folder: str | Path, name: str, trusted_uids: Collection[int], limit: int) -> bytes | None:
     trusted = {0, *trusted_uids}
     try:
         directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
         return None
     try:
-        if not _trusted(os.fstat(directory), trusted):
+        if not _is_trusted(os.fstat(directory), trusted):
             return None
         # O_NONBLOCK: a FIFO must not hold us up before fstat shows that it is none of ours.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with os.fdopen(os.open(name, flags, dir_fd=directory), "rb") as file:
             status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode) or not _trusted(status, trusted) or status.st_size > limit:
+            if not stat.S_ISREG(status.st_mode) or not _is_trusted(status, trusted) or status.st_size > limit:
                 return None
             return file.read(limit)
     except OSError:
@@ -219,5 +219,5 @@ def _trusted_content(folder: str | Path, name: str, trusted_uids: Collection[int
         os.close(directory)
 
 
-def _trusted(status: os.stat_result, trusted: set[int]) -> bool:
+def _is_trusted(status: os.stat_result, trusted: set[int]) -> bool:
     return status.st_uid in trusted and not status.st_mode & 0o022

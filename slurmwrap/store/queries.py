@@ -17,8 +17,8 @@ from slurmwrap.model.run import JobRun, PrerunRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.run_filter import NO_FAILURES, RunFilter, moment_of
 from slurmwrap.store import schema
-from slurmwrap.store.connection import explained
-from slurmwrap.store.run_summary import COLUMNS, listed
+from slurmwrap.store.connection import translate_sqlite_errors
+from slurmwrap.store.run_summary import COLUMNS, make_listed_run
 from slurmwrap.store.session import Session
 
 _EVER = 1e18  # Unix seconds
@@ -63,33 +63,39 @@ class Sums:
 # --- runs and jobs -------------------------------------------------------------------------------------------------
 
 
-def runs(database: Session, wanted: RunFilter, *, limit: int | None, as_listed: bool = False) -> tuple[JobRun, ...]:
+def find_runs(
+    database: Session, wanted: RunFilter, *, limit: int | None, as_listed: bool = False
+) -> tuple[JobRun, ...]:
     """The newest by their end, or their beginning while they run or wait; None: all of them. `as_listed`: only what
     run_summary.py names is filled in.
 
     StoreError for a file of an older version.
     """
-    return tuple(each_run(database, wanted, limit=limit, as_listed=as_listed))
+    return tuple(iterate_runs(database, wanted, limit=limit, as_listed=as_listed))
 
 
-def each_run(database: Session, wanted: RunFilter, *, limit: int | None, as_listed: bool = False) -> Iterator[JobRun]:
+def iterate_runs(
+    database: Session, wanted: RunFilter, *, limit: int | None, as_listed: bool = False
+) -> Iterator[JobRun]:
     """The same, read as they are taken: all of a month's are more than one wants to hold."""
-    columns, made = (COLUMNS, listed) if as_listed else ("a.*", partial(schema.from_row, schema.ATTEMPTS))
+    columns, made = (
+        (COLUMNS, make_listed_run) if as_listed else ("a.*", partial(schema.record_from_row, schema.ATTEMPTS))
+    )
     where, values = _open(wanted)
     sql = f"SELECT {columns} FROM attempts a WHERE {where} ORDER BY {_BEGUN} DESC LIMIT ?"
     still = database.each(sql, [*values, _limit(limit)], made)
-    where, values = _all([*_narrow(wanted), *_wide(wanted)])
+    where, values = _make_and_clause([*_make_narrow_clauses(wanted), *_make_wide_clauses(wanted)])
     sql = f"SELECT {columns} FROM {_ENDED} WHERE {where} ORDER BY r.end_time DESC, r.job_id DESC LIMIT ?"
     ended = database.each(sql, [*values, _limit(limit)], made)
     return islice(merge(still, ended, key=moment_of, reverse=True), limit)
 
 
-def sums(database: Session, wanted: RunFilter) -> Sums:
+def sum_runs(database: Session, wanted: RunFilter) -> Sums:
     """Of all of them, in two rows."""
     where, values = _open(wanted)
     row = database._rows(f"SELECT count(*) AS n, sum({_FAILED}) AS failed FROM attempts a WHERE {where}", values)[0]
-    wide = _wide(wanted)
-    where, values = _all([*_narrow(wanted), *wide])
+    wide = _make_wide_clauses(wanted)
+    where, values = _make_and_clause([*_make_narrow_clauses(wanted), *wide])
     ended = database._rows(_SUMS.format(_ENDED if wide else "runs r", where), values)[0]
     return Sums(
         runs=row["n"] + ended["runs"],
@@ -99,27 +105,27 @@ def sums(database: Session, wanted: RunFilter) -> Sums:
     )
 
 
-def jobs(database: Session, wanted: RunFilter, *, limit: int | None) -> tuple[tuple[str, int], ...]:
+def find_jobs(database: Session, wanted: RunFilter, *, limit: int | None) -> tuple[tuple[str, int], ...]:
     """(cluster, raw job id) of the newest jobs with such a run."""
     where, values = _open(wanted)
     sql = f"""SELECT a.cluster AS cluster, a.job_id AS job_id, max({_BEGUN}) AS at FROM attempts a WHERE {where}
         GROUP BY 1, 2 ORDER BY 3 DESC LIMIT ?"""
     found = database._rows(sql, [*values, _limit(limit)])
     newest = {(row["cluster"], row["job_id"]): row["at"] for row in found}
-    for key, at in _ended_jobs(database, wanted, limit).items():
+    for key, at in _find_ended_jobs(database, wanted, limit).items():
         newest.setdefault(key, at)  # it runs again: by that run
     return tuple(sorted(newest, key=lambda key: (-newest[key], key)))[:limit]
 
 
-def _ended_jobs(database: Session, wanted: RunFilter, limit: int | None) -> dict[tuple[str, int], float]:
+def _find_ended_jobs(database: Session, wanted: RunFilter, limit: int | None) -> dict[tuple[str, int], float]:
     """The newest jobs with such an ended run, and when the newest one ended. Read from the newest on until there are
     enough: to group a year's runs by job would read them all."""
-    wide = _wide(wanted)
-    where, values = _all([*_narrow(wanted), *wide])
+    wide = _make_wide_clauses(wanted)
+    where, values = _make_and_clause([*_make_narrow_clauses(wanted), *wide])
     sql = f"""SELECT (SELECT name FROM names WHERE id = r.cluster), r.job_id, r.end_time
         FROM {_ENDED if wide else "runs r"} WHERE {where} ORDER BY r.end_time DESC, r.job_id DESC"""
     found: dict[tuple[str, int], float] = {}
-    with explained(database.path):
+    with translate_sqlite_errors(database.path):
         for cluster, job_id, ended in database.connection.execute(sql, values):
             found.setdefault((cluster, job_id), ended)
             if limit is not None and len(found) >= limit:
@@ -127,83 +133,83 @@ def _ended_jobs(database: Session, wanted: RunFilter, limit: int | None) -> dict
     return found
 
 
-def job_count(database: Session, wanted: RunFilter) -> int:
+def count_jobs(database: Session, wanted: RunFilter) -> int:
     """How many jobs have such a run; one that ran and runs again counts twice."""
     where, values = _open(wanted)
     sql = f"SELECT count(DISTINCT a.cluster || ' ' || a.job_id) AS n FROM attempts a WHERE {where}"
     still: int = database._rows(sql, values)[0]["n"]
-    wide = _wide(wanted)
-    where, values = _all([*_narrow(wanted), *wide])
+    wide = _make_wide_clauses(wanted)
+    where, values = _make_and_clause([*_make_narrow_clauses(wanted), *wide])
     same = f"SELECT DISTINCT r.job_id, r.cluster FROM {_ENDED if wide else 'runs r'} WHERE {where}"
     ended: int = database._rows(f"SELECT count(*) AS n FROM ({same})", values)[0]["n"]
     return still + ended
 
 
-def attempts_of_id(database: Session, job_id: int) -> tuple[JobRun, ...]:
+def find_runs_of_id(database: Session, job_id: int) -> tuple[JobRun, ...]:
     """Runs of one raw job id on any cluster, oldest first; by key, for without the cluster it would be every row."""
     sql = "SELECT * FROM attempts WHERE cluster = ? AND job_id = ? ORDER BY submit_time"
-    found = (database._read(schema.ATTEMPTS, sql, [cluster, job_id]) for cluster in clusters(database))
+    found = (database._read(schema.ATTEMPTS, sql, [cluster, job_id]) for cluster in list_clusters(database))
     return tuple(run for several in found for run in several)
 
 
-def runs_of_incident(database: Session, incident_id: str) -> tuple[JobRun, ...]:
+def find_runs_of_incident(database: Session, incident_id: str) -> tuple[JobRun, ...]:
     """Oldest first."""
     sql = "SELECT * FROM attempts WHERE incident = ? AND incident <> '' ORDER BY end_time, job_id"
     return database._read(schema.ATTEMPTS, sql, [incident_id])
 
 
-def uids_of(database: Session, user: str) -> tuple[int, ...]:
+def find_uids(database: Session, user: str) -> tuple[int, ...]:
     """Under which a user's newest run was, as far as is known here; the accounts of this machine may be others."""
     sql = """SELECT a.uid AS uid FROM runs r CROSS JOIN names c ON c.id = r.cluster CROSS JOIN attempts a
         ON a.cluster = c.name AND a.job_id = r.job_id AND a.submit_time = r.submit_time
         WHERE r.user = (SELECT id FROM names WHERE name = ?) AND a.uid >= 0 ORDER BY r.end_time DESC LIMIT 1"""
-    rows = database._rows(sql, _texts([user]))
+    rows = database._rows(sql, _encode_texts([user]))
     if not rows:
         newest = "SELECT uid FROM submissions WHERE user = ? ORDER BY at DESC LIMIT 1"
-        rows = database._rows(newest, _texts([user]))
+        rows = database._rows(newest, _encode_texts([user]))
     return (rows[0]["uid"],) if rows else ()
 
 
 # --- what never ran ------------------------------------------------------------------------------------------------
 
 
-def waiting(
+def find_waiting_submissions(
     database: Session, *, since: float, until: float | None, users: Sequence[str], limit: int | None
 ) -> tuple[Submission, ...]:
     """Submissions of which no run is known, newest first: they wait, were cancelled before they began, or were never
     looked at."""
     until = _EVER if until is None else until
-    where, values = _all([("at >= ? AND at < ?", [since, until]), _among("user", users)])
+    where, values = _make_and_clause([("at >= ? AND at < ?", [since, until]), _make_in_clause("user", users)])
     sql = _WAITING.format(where)
     return database._read(schema.SUBMISSIONS, sql, [*values, since, since, until, _limit(limit)])
 
 
-def failed_preruns(
+def find_failed_preruns(
     database: Session, wanted: RunFilter, uids: Sequence[int], *, limit: int | None
 ) -> tuple[PrerunRecord, ...]:
     """Pre-runs that failed in the time and of the categories that are asked for, newest first; of `uids`, () is all."""
-    where, values = _stopped(wanted, uids)
+    where, values = _make_stopped_clause(wanted, uids)
     sql = f"SELECT * FROM preruns WHERE {where} ORDER BY at DESC LIMIT ?"
     return database._read(schema.PRERUNS, sql, [*values, _limit(limit)])
 
 
-def failed_prerun_count(database: Session, wanted: RunFilter, uids: Sequence[int]) -> int:
+def count_failed_preruns(database: Session, wanted: RunFilter, uids: Sequence[int]) -> int:
     """How many there are."""
-    where, values = _stopped(wanted, uids)
+    where, values = _make_stopped_clause(wanted, uids)
     count: int = database._rows(f"SELECT count(*) AS n FROM preruns WHERE {where}", values)[0]["n"]
     return count
 
 
-def _stopped(wanted: RunFilter, uids: Sequence[int]) -> Clause:
+def _make_stopped_clause(wanted: RunFilter, uids: Sequence[int]) -> Clause:
     until = _EVER if wanted.until is None else wanted.until
     clauses: list[Clause] = [
         ("verdict_outcome = 'fail'", []),
         ("at >= ? AND at < ?", [wanted.since or 0.0, until]),
-        _among("verdict_category", wanted.categories),
+        _make_in_clause("verdict_category", wanted.categories),
     ]
     if uids:
-        clauses.append((f"uid IN ({_marks(uids)})", list(uids)))
-    return _all(clauses)
+        clauses.append((f"uid IN ({_make_marks(uids)})", list(uids)))
+    return _make_and_clause(clauses)
 
 
 def forget_set_aside(database: Session) -> int:
@@ -217,19 +223,19 @@ def forget_set_aside(database: Session) -> int:
 # --- conditions ----------------------------------------------------------------------------------------------------
 
 
-def clusters(database: Session, *also: str) -> tuple[str, ...]:
+def list_clusters(database: Session, *also: str) -> tuple[str, ...]:
     """Of which there are runs, submissions or pre-runs, or rows in `also`: one step in each index per name, not a look
     at every row."""
     names: set[str] = set()
     for table in ("attempts", "submissions", "preruns", *also):
-        name = _after(database, table, "")
+        name = _find_after(database, table, "")
         while name is not None:
             names.add(name)
-            name = _after(database, table, name)
+            name = _find_after(database, table, name)
     return tuple(sorted(names))
 
 
-def _after(database: Session, table: str, name: str) -> str | None:
+def _find_after(database: Session, table: str, name: str) -> str | None:
     rows = database._rows(f"SELECT min(cluster) AS name FROM {table} WHERE cluster > ?", [name])
     found: str | None = rows[0]["name"]
     return found
@@ -239,73 +245,73 @@ def _open(wanted: RunFilter) -> Clause:
     """Of attempts that have not ended, as far as is known."""
     clauses: list[Clause] = [
         (f"a.end_time IS NULL AND NOT {_TRIAL}", []),
-        _among("a.user", wanted.users),
-        _among("a.account", wanted.accounts),
-        _among("a.diagnosis_category", wanted.categories),
-        _any_of("a.name GLOB ?", wanted.names),
-        *_wide(wanted),
+        _make_in_clause("a.user", wanted.users),
+        _make_in_clause("a.account", wanted.accounts),
+        _make_in_clause("a.diagnosis_category", wanted.categories),
+        _make_or_clause("a.name GLOB ?", wanted.names),
+        *_make_wide_clauses(wanted),
         (_FAILED if wanted.failed else "1", []),
     ]
     if wanted.until is not None:
         clauses.append((f"{_BEGUN} < ?", [wanted.until]))
-    return _all(clauses)
+    return _make_and_clause(clauses)
 
 
-def _narrow(wanted: RunFilter) -> list[Clause]:
+def _make_narrow_clauses(wanted: RunFilter) -> list[Clause]:
     """What the table `runs` knows."""
     until = _EVER if wanted.until is None else wanted.until
     return [
         ("r.end_time >= ? AND r.end_time < ? AND r.aside = 0", [wanted.since or 0, until]),
-        _named("r.user", wanted.users),
-        _named("r.account", wanted.accounts),
-        _named("r.category", wanted.categories),
-        _job_named(wanted.names),
+        _make_name_clause("r.user", wanted.users),
+        _make_name_clause("r.account", wanted.accounts),
+        _make_name_clause("r.category", wanted.categories),
+        _make_job_name_clause(wanted.names),
         ("r.outcome = 2" if wanted.failed else "1", []),
     ]
 
 
-def _named(column: str, words: Sequence[str]) -> Clause:
+def _make_name_clause(column: str, words: Sequence[str]) -> Clause:
     if not words:
         return "1", []
-    return f"{column} IN (SELECT id FROM names WHERE name IN ({_marks(words)}))", _texts(words)
+    return f"{column} IN (SELECT id FROM names WHERE name IN ({_make_marks(words)}))", _encode_texts(words)
 
 
-def _job_named(patterns: Sequence[str]) -> Clause:
-    where, values = _any_of("name GLOB ?", patterns)
+def _make_job_name_clause(patterns: Sequence[str]) -> Clause:
+    where, values = _make_or_clause("name GLOB ?", patterns)
     return (f"r.name IN (SELECT id FROM job_names WHERE {where})", values) if patterns else ("1", [])
 
 
-def _wide(wanted: RunFilter) -> list[Clause]:
+def _make_wide_clauses(wanted: RunFilter) -> list[Clause]:
     """What only attempts know; () where nothing of it is asked for."""
     clauses = [
-        _among("a.decision", wanted.decisions),
-        _among(_STATE, wanted.states),
-        _any_of(_OF_PARTITION, wanted.partitions),
+        _make_in_clause("a.decision", wanted.decisions),
+        _make_in_clause(_STATE, wanted.states),
+        _make_or_clause(_OF_PARTITION, wanted.partitions),
     ]
     if wanted.nodes:
-        clauses.append((_NODES.format(_marks(wanted.nodes)), _texts(wanted.nodes)))
+        clauses.append((_NODES.format(_make_marks(wanted.nodes)), _encode_texts(wanted.nodes)))
     return [clause for clause in clauses if clause[0] != "1"]
 
 
-def _among(column: str, words: Sequence[str]) -> Clause:
-    return (f"{column} IN ({_marks(words)})", _texts(words)) if words else ("1", [])
+def _make_in_clause(column: str, words: Sequence[str]) -> Clause:
+    return (f"{column} IN ({_make_marks(words)})", _encode_texts(words)) if words else ("1", [])
 
 
-def _any_of(condition: str, words: Sequence[str]) -> Clause:
-    return (f"({' OR '.join([condition] * len(words))})", _texts(words)) if words else ("1", [])
+def _make_or_clause(condition: str, words: Sequence[str]) -> Clause:
+    return (f"({' OR '.join([condition] * len(words))})", _encode_texts(words)) if words else ("1", [])
 
 
-def _all(clauses: Sequence[Clause]) -> Clause:
+def _make_and_clause(clauses: Sequence[Clause]) -> Clause:
     kept = [clause for clause in clauses if clause[0] != "1"]
     return " AND ".join(where for where, _ in kept), [value for _, values in kept for value in values]
 
 
-def _marks(words: Sequence[Any]) -> str:
+def _make_marks(words: Sequence[Any]) -> str:
     return ", ".join("?" * len(words))
 
 
-def _texts(words: Sequence[str]) -> list[Any]:
-    return [schema.sql_text(word) for word in words]
+def _encode_texts(words: Sequence[str]) -> list[Any]:
+    return [schema.encode_sql_text(word) for word in words]
 
 
 def _limit(limit: int | None) -> int:

@@ -34,7 +34,7 @@ from slurmwrap.store import report_rows as rows_as
 from slurmwrap.store import report_sql as sql
 from slurmwrap.store import schema
 from slurmwrap.store.database import Database
-from slurmwrap.store.report_reader import Period, ReportReader, Rows, text
+from slurmwrap.store.report_reader import Period, ReportReader, Rows, decode_text
 
 RECENT_S, DETAIL_S = 7 * rows_as.DAY_S, 28 * rows_as.DAY_S
 _SAMPLE = 100  # actions of a rule that its agreement is judged by, the newest
@@ -57,15 +57,15 @@ def read(
     recent, detail = max(since, until - RECENT_S), max(since, until - DETAIL_S)
     looked = min(since, until - DETAIL_S)  # how far back runtimes to failure are looked at
     mine = bool(period.user or period.account)
-    incidents = _incidents(database, since, until)
-    struck = {"incidents": _ids(incidents)}
+    incidents = _list_incidents(database, since, until)
+    struck = {"incidents": _format_ids(incidents)}
     cells = reader.sums(sql.CELLS, since, until, **struck)
     lasted = reader.sum(sql.LASTED, looked=looked, **struck)
     often = reader.sum(sql.OFTEN, rows=ROWS, **struck)
     incident_gpu_s = reader.ask(sql.INCIDENT_GPU_S, "r") if incidents else None
     earlier = 2 * since - until
-    before = reader.sums(sql.CELLS, earlier, since, incidents=_ids(_incidents(database, earlier, since)))
-    steps = rows_as.edges(since, until)
+    before = reader.sums(sql.CELLS, earlier, since, incidents=_format_ids(_list_incidents(database, earlier, since)))
+    steps = rows_as.compute_edges(since, until)
     moments = [reader.ask(sql.MOMENT, "r", since=low, until=high) for low, high in pairwise(steps)]
     spills = [reader.ask(sql.SPILLS, "r", since=low, until=high) for low, high in pairwise(steps)]
     repeats = reader.ask(sql.REPEATS, "r", **struck)
@@ -87,7 +87,7 @@ def read(
     spread = reader.ask(sql.SPREAD, "r", detail=detail)
     large = reader.ask(sql.LARGE, "r")
     delays = reader.ask(sql.DELAYS, "d", since=recent)
-    spoken = _spoken(database, reader, recent)
+    spoken = _read_newest_actions(database, reader, recent)
     period_lasted, runtimes = rows_as.lasted(lasted.result(), reader.names)
     runs, near = rows_as.spreads(spread.result()), [rows_as.paced(row) for row in paced.result()]
     found = reader.cells(cells)
@@ -102,26 +102,26 @@ def read(
         until=until,
         user=period.user,
         account=period.account,
-        clusters=_clusters(reader, {number for row in held for number in row[4:] if number is not None}),
+        clusters=_list_clusters(reader, {number for row in held for number in row[4:] if number is not None}),
         cells=found,
         cells_before=old or None,
         repeats=rows_as.added(((reader.names[u], reader.names[a]), n) for u, a, _, n, _ in repeats.result()),
         repeats_before=sum(row[3] for row in repeats_before.result()),
         gsub_jobs=gsub.result()[0][0],
-        moments=rows_as.moments(steps, held, [one.result() for one in spills]) if found else (),
+        moments=rows_as.compute_moments(steps, held, [one.result() for one in spills]) if found else (),
         lasted=period_lasted,
         runtimes=runtimes,
         failed_repeats=rows_as.added(
             ((reader.names[u], reader.names[c]), n) for u, _, c, _, n in repeats.result() if n
         ),
-        often=_often(often.result(), reader, struck),
+        often=_list_often_failing(often.result(), reader, struck),
         incidents=() if mine else incidents,
         incident_gpu_s={name: float(gpu_s) for name, gpu_s in incident_gpu_s.result()} if incident_gpu_s else {},
-        blamed=[BlamedInput(text(path), text(user), *rest) for path, user, *rest in blamed.result()],
+        blamed=[BlamedInput(decode_text(path), decode_text(user), *rest) for path, user, *rest in blamed.result()],
         details=reader.details,
         outcomes=dict(outcomes.result()),
         prerun_gpu_s=max(float(one.result()[0][0]) for one in used),
-        tried={text(user or uid): (runs, stopped[uid]) for user, uid, runs in tried.result()},
+        tried={decode_text(user or uid): (runs, stopped[uid]) for user, uid, runs in tried.result()},
         caught=failed_trials,
         delayed=rows_as.scaled(Delayed(*delayed.result()[0]), outcomes.result(), since, detail),
         again=[
@@ -137,26 +137,26 @@ def read(
         refused=refused.result()[0][0],
         refused_falsely=refused.result()[0][1],
         steps=[ActionSteps(rule, mode, bool(no), bool(done), n) for rule, mode, no, done, n in rules.result()],
-        drains=_drains(database, reader),
+        drains=_read_drains(database, reader),
         removals=database.removals() if site and not mine else (),
         strikes=[s for s in database.strikes(since=since) if not mine or s.uid == reader.uid],
         history=database.node_history(until - config.nodes.window_days * rows_as.DAY_S) if site and not mine else None,
         **spoken,
         delays=[rows_as.delay(row) for row in delays.result()],
         blocked=[one for one in blocked if not mine or one.uid in (-1, reader.uid)],
-        names=_names(database, blocked),
-        counting=_counting(database, reader, recent),
-        large=_of_jobs(database, large.result()),
+        names=_find_names(database, blocked),
+        counting=_read_counting_runs(database, reader, recent),
+        large=_read_runs_of_jobs(database, large.result()),
         idle=[rows_as.idle(row, reader.names) for part in idle for row in part.result()],
         gpu_measured=measured_runs,
-        asked=[RequestedAndUsed(text(row[0]), text(row[1]), *row[2:]) for row in asked.result()],
+        asked=[RequestedAndUsed(decode_text(row[0]), decode_text(row[1]), *row[2:]) for row in asked.result()],
         spread=runs,
         switch_of=switch_of() if runs or any(len(run.nodes) > 1 for run in near) else {},
-        notes=(*notes, *_notes(since, recent, detail, found, measured_runs)),
+        notes=(*notes, *_list_notes(since, recent, detail, found, measured_runs)),
     )
 
 
-def _notes(since: float, recent: float, detail: float, cells: Sequence[RunGroup], measured: int) -> list[str]:
+def _list_notes(since: float, recent: float, detail: float, cells: Sequence[RunGroup], measured: int) -> list[str]:
     notes = []
     if detail > since:
         notes.append(
@@ -180,7 +180,7 @@ def _notes(since: float, recent: float, detail: float, cells: Sequence[RunGroup]
 # ----------------------------------------------------------------------------------------- rows to figures
 
 
-def _often(rows: Rows, reader: ReportReader, struck: Mapping[str, str]) -> list[Often]:
+def _list_often_failing(rows: Rows, reader: ReportReader, struck: Mapping[str, str]) -> list[Often]:
     """With the newest runs of each; read backwards until all have theirs."""
     newest: dict[tuple[int, int, int], list[Key]] = {tuple(row[:3]): [] for row in rows}
     missing = sum(min(row[3], NEWEST) for row in rows)
@@ -192,54 +192,54 @@ def _often(rows: Rows, reader: ReportReader, struck: Mapping[str, str]) -> list[
             keys.append((reader.names[cluster], job_id, submit_time))
             missing -= 1
     return [
-        Often(text(user), text(name), category, runs, float(gpu_s), tuple(newest[u, n, c][::-1]))
+        Often(decode_text(user), decode_text(name), category, runs, float(gpu_s), tuple(newest[u, n, c][::-1]))
         for u, n, c, runs, gpu_s, name, user, category in rows
     ]
 
 
-def _incidents(database: Database, since: float, until: float) -> list[Incident]:
+def _list_incidents(database: Database, since: float, until: float) -> list[Incident]:
     return [one for one in database.incidents(since=since) if one.began < until]
 
 
-def _ids(incidents: Iterable[Incident]) -> str:
+def _format_ids(incidents: Iterable[Incident]) -> str:
     return json.dumps([one.incident_id for one in incidents])
 
 
-def _clusters(reader: ReportReader, ends: set[int]) -> tuple[str, ...]:
+def _list_clusters(reader: ReportReader, ends: set[int]) -> tuple[str, ...]:
     """`ends`: the lowest and highest number that runs of the period have; there may be others between."""
     numbers = {row[0] for row in reader.ask(sql.CLUSTERS, "r").result()} if len(ends) > 1 else ends
-    tried = {text(row[0]) for row in reader.ask(sql.PRERUN_CLUSTERS, "p").result()}
+    tried = {decode_text(row[0]) for row in reader.ask(sql.PRERUN_CLUSTERS, "p").result()}
     return tuple(sorted({reader.names[number] for number in numbers} | tried))
 
 
 # ------------------------------------------------------------------------------------------ whole records
 
 
-def _drains(database: Database, reader: ReportReader) -> Sequence[Any]:
+def _read_drains(database: Database, reader: ReportReader) -> Sequence[Any]:
     if reader.period.account:
         return ()
     rows = database._read(schema.ACTIONS, *reader.bound(sql.DRAINS, "x"))
     return [action for action in rows if action.verb == Verb.DRAIN.value]
 
 
-def _spoken(database: Database, reader: ReportReader, recent: float) -> dict[str, Any]:
+def _read_newest_actions(database: Database, reader: ReportReader, recent: float) -> dict[str, Any]:
     """What the agreement of rules is judged by: the newest actions of each, their runs, and what came next."""
     bound = partial(reader.bound, recent=recent, sample=_SAMPLE)
     spoken = database._read(schema.ACTIONS, *bound(sql.SPOKEN, "x"))
     stopped = database._read(schema.ATTEMPTS, *bound(sql.STOPPED, "a"))
     base = {(one.cluster, one.job_id) for one in (a.attempt for a in (*spoken, *stopped)) if one is not None}
-    submitted = database._read(schema.SUBMISSIONS, sql.SAME, [_keys(base)])
+    submitted = database._read(schema.SUBMISSIONS, sql.SAME, [_format_keys(base)])
     jobs = base | {(one.cluster, one.job_id) for one in submitted}
-    runs = {run.attempt: run for run in _of_jobs(database, jobs)}
+    runs = {run.attempt: run for run in _read_runs_of_jobs(database, jobs)}
     runs |= {run.attempt: run for run in database._read(schema.ATTEMPTS, *bound(sql.HARDWARE, "r"))}
     runs |= {run.attempt: run for run in stopped}
-    for node, end in _drained(spoken, runs):
+    for node, end in _list_newest_drains(spoken, runs):
         well = database._read(schema.ATTEMPTS, sql.WELL, [end, end, f"%{json.dumps(node)}%"])
         runs |= {run.attempt: run for run in well}
     return {"judged": list(runs.values()), "spoken": spoken, "submitted": submitted}
 
 
-def _drained(spoken: Iterable[Any], runs: Mapping[RunKey, JobRun]) -> list[tuple[str, float]]:
+def _list_newest_drains(spoken: Iterable[Any], runs: Mapping[RunKey, JobRun]) -> list[tuple[str, float]]:
     """The newest drains: node, and when the run ended that they follow."""
     found = {
         action.target: float(runs[action.attempt].end_time or 0)
@@ -249,30 +249,30 @@ def _drained(spoken: Iterable[Any], runs: Mapping[RunKey, JobRun]) -> list[tuple
     return sorted(found.items(), key=lambda one: -one[1])[:20]
 
 
-def _counting(database: Database, reader: ReportReader, recent: float) -> Sequence[JobRun]:
+def _read_counting_runs(database: Database, reader: ReportReader, recent: float) -> Sequence[JobRun]:
     rows = reader.ask(sql.COUNTING, "a", recent=recent).result()
-    return _of_jobs(database, rows)
+    return _read_runs_of_jobs(database, rows)
 
 
-def _of_jobs(database: Database, jobs: Iterable[tuple[Any, ...]]) -> Sequence[JobRun]:
-    found: Sequence[JobRun] = database._read(schema.ATTEMPTS, sql.OF_JOBS, [_keys(jobs)])
+def _read_runs_of_jobs(database: Database, jobs: Iterable[tuple[Any, ...]]) -> Sequence[JobRun]:
+    found: Sequence[JobRun] = database._read(schema.ATTEMPTS, sql.OF_JOBS, [_format_keys(jobs)])
     return found
 
 
-def _keys(jobs: Iterable[tuple[Any, ...]]) -> str:
+def _format_keys(jobs: Iterable[tuple[Any, ...]]) -> str:
     return json.dumps([[cluster, job_id] for cluster, job_id in jobs])
 
 
-def _names(database: Database, blocked: Sequence[BlockedInput]) -> dict[int, str]:
+def _find_names(database: Database, blocked: Sequence[BlockedInput]) -> dict[int, str]:
     """Users of blocked inputs, by the submission of a job that each was blocked for."""
-    clusters = [text(row["cluster"]) for row in database._rows(sql.CLUSTERS_EVER)]
+    clusters = [decode_text(row["cluster"]) for row in database._rows(sql.CLUSTERS_EVER)]
     found: dict[int, str] = {}
     for one in blocked:
         for cluster in clusters if one.uid >= 0 and one.uid not in found else ():
             rows = database._rows(sql.NAME_OF, [cluster, one.job_id, one.uid])
             rows = rows or database._rows(sql.RAN_AS, [cluster, one.job_id, one.uid])
             if rows:
-                found[one.uid] = text(rows[0]["user"])
+                found[one.uid] = decode_text(rows[0]["user"])
     return found
 
 

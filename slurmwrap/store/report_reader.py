@@ -20,7 +20,7 @@ from slurmwrap.errors import StoreError
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.report.report_inputs import Detail, Key, RunGroup
 from slurmwrap.store import report_sql as sql
-from slurmwrap.store.connection import connect_readonly, explained
+from slurmwrap.store.connection import connect_readonly, translate_sqlite_errors
 
 Rows = list[tuple[Any, ...]]
 _WORKERS, _PARTS, _LONG_S = 4, 4, 60 * 86400.0
@@ -72,10 +72,10 @@ class ReportReader:
         self._idle: list[sqlite3.Connection] = [self._first]
         self._pool = ThreadPoolExecutor(_WORKERS) if self._own else None
         try:
-            found = self._one("SELECT id, name FROM names")
-            self.names: dict[int, str] = {number: text(name) for number, name in found}
+            found = self._read_at_once("SELECT id, name FROM names")
+            self.names: dict[int, str] = {number: decode_text(name) for number, name in found}
             self._ids = {name: number for number, name in self.names.items()}
-            self._given = self._parameters()
+            self._given = self._make_parameters()
         except BaseException:
             self.close()
             raise
@@ -94,10 +94,12 @@ class ReportReader:
             connection.close()
         self._idle = []
 
-    def _parameters(self) -> dict[str, Any]:
+    def _make_parameters(self) -> dict[str, Any]:
         user, account = self.period.user, self.period.account
-        found = self._one(sql.UID_OF, [self._ids[user]]) if user in self._ids else []
-        found = found or (self._one("SELECT uid FROM submissions WHERE user = ? LIMIT 1", [user]) if user else [])
+        found = self._read_at_once(sql.UID_OF, [self._ids[user]]) if user in self._ids else []
+        found = found or (
+            self._read_at_once("SELECT uid FROM submissions WHERE user = ? LIMIT 1", [user]) if user else []
+        )
         return {
             "since": self.period.since,
             "until": self.period.until,
@@ -113,7 +115,7 @@ class ReportReader:
 
     def ask(self, query: str, table: str, **given: Any) -> Future[Rows]:
         """`table`: alias of the one that `{mine}` limits."""
-        return self._begin(partial(self._rows, self._mine(query, table), {**self._given, **given}))
+        return self._start_query(partial(self._read_rows, self._restrict_query(query, table), {**self._given, **given}))
 
     def sums(self, summed: sql.Summed, since: float, until: float, **given: Any) -> list[Future[Rows]]:
         """The same for sums over runs, cut into pieces of time where it is long: what they give is to be added."""
@@ -121,7 +123,7 @@ class ReportReader:
 
     def sum(self, summed: sql.Summed, **given: Any) -> Future[Rows]:
         """In one piece."""
-        return self._begin(partial(self._summed, summed, {**self._given, **given}))
+        return self._start_query(partial(self._sum_rows, summed, {**self._given, **given}))
 
     def parts(self, query: str, table: str, since: float, until: float, **given: Any) -> list[Future[Rows]]:
         """A query, cut likewise."""
@@ -132,50 +134,50 @@ class ReportReader:
         parts = _PARTS if until - since > _LONG_S and self._own else 1
         return pairwise([since + (until - since) * part / parts for part in range(parts)] + [until])
 
-    def _begin(self, work: Callable[[], Rows]) -> Future[Rows]:
+    def _start_query(self, work: Callable[[], Rows]) -> Future[Rows]:
         if self._pool is not None:
             return self._pool.submit(work)
         done: Future[Rows] = Future()
         done.set_result(work())
         return done
 
-    def _summed(self, summed: sql.Summed, given: Mapping[str, Any]) -> Rows:
-        with explained(self.path), self._borrowed() as connection:
+    def _sum_rows(self, summed: sql.Summed, given: Mapping[str, Any]) -> Rows:
+        with translate_sqlite_errors(self.path), self._borrow_connection() as connection:
             connection.execute(f"CREATE TEMP TABLE IF NOT EXISTS {summed.table} ({summed.create})")
             connection.execute(f"DELETE FROM temp.{summed.table}")
-            connection.execute(f"INSERT INTO temp.{summed.table} {self._mine(summed.insert, 'r')}", given)
+            connection.execute(f"INSERT INTO temp.{summed.table} {self._restrict_query(summed.insert, 'r')}", given)
             rows = connection.execute(summed.select, given).fetchall()
             return json.loads(rows[0][0]) if summed.as_json else rows
 
     def stream(self, query: str, table: str, **given: Any) -> Iterator[tuple[Any, ...]]:
         """Row by row: whoever has seen enough stops."""
-        with explained(self.path), self._borrowed() as connection:
-            yield from connection.execute(self._mine(query, table), {**self._given, **given})
+        with translate_sqlite_errors(self.path), self._borrow_connection() as connection:
+            yield from connection.execute(self._restrict_query(query, table), {**self._given, **given})
 
     def bound(self, query: str, table: str, **given: Any) -> tuple[str, dict[str, Any]]:
         """The same query and its values, for who reads whole records."""
-        return self._mine(query, table), {**self._given, **given}
+        return self._restrict_query(query, table), {**self._given, **given}
 
     @property
     def uid(self) -> int:
         """Of the user that the report is about; -2 when he is not known."""
         return int(self._given["uid"])
 
-    def _mine(self, query: str, table: str) -> str:
+    def _restrict_query(self, query: str, table: str) -> str:
         mine = _USER[table] if self.period.user else ""
         mine += _ACCOUNT[table] if self.period.account else ""
         return query.format(mine=mine)
 
-    def _rows(self, query: str, given: Mapping[str, Any]) -> Rows:
-        with explained(self.path), self._borrowed() as connection:
+    def _read_rows(self, query: str, given: Mapping[str, Any]) -> Rows:
+        with translate_sqlite_errors(self.path), self._borrow_connection() as connection:
             return connection.execute(query, given).fetchall()
 
-    def _one(self, query: str, given: Sequence[Any] = ()) -> Rows:
-        with explained(self.path):
+    def _read_at_once(self, query: str, given: Sequence[Any] = ()) -> Rows:
+        with translate_sqlite_errors(self.path):
             return self._first.execute(query, given).fetchall()
 
     @contextmanager
-    def _borrowed(self) -> Iterator[sqlite3.Connection]:
+    def _borrow_connection(self) -> Iterator[sqlite3.Connection]:
         try:
             connection = self._idle.pop()
         except IndexError:
@@ -188,7 +190,7 @@ class ReportReader:
     def _connect(self) -> sqlite3.Connection:
         if not self.path.exists():
             raise StoreError(f"there is no database at {self.path} yet", hint="it is made when the first job is seen")
-        with explained(self.path):
+        with translate_sqlite_errors(self.path):
             connection = connect_readonly(self.path, busy_s=_BUSY_S, any_thread=True)
             for pragma in _CACHE:
                 connection.execute(pragma)
@@ -203,9 +205,9 @@ class ReportReader:
             before = sums.get(packed, (0, 0))
             sums[packed] = before[0] + runs, before[1] + gpu_s
         base = self._given["base"]
-        return [self._cell(packed, runs, gpu_s, base) for packed, (runs, gpu_s) in sums.items()]
+        return [self._make_run_group(packed, runs, gpu_s, base) for packed, (runs, gpu_s) in sums.items()]
 
-    def _cell(self, packed: int, runs: int, gpu_s: int, base: int) -> RunGroup:
+    def _make_run_group(self, packed: int, runs: int, gpu_s: int, base: int) -> RunGroup:
         rest, bin = divmod(packed, 32)
         rest, demand = divmod(rest, 4)
         rest, struck = divmod(rest, 2)
@@ -225,19 +227,19 @@ class ReportReader:
     def details(self, keys: Sequence[Key]) -> dict[Key, Detail]:
         """Addresses and advice of these runs."""
         found = {}
-        with explained(self.path), self._borrowed() as connection:
+        with translate_sqlite_errors(self.path), self._borrow_connection() as connection:
             for key in keys:
                 row = connection.execute(sql.DETAIL, key).fetchone()
                 if row is not None:
-                    found[key] = Detail(text(row[0]) or str(key[1]), text(row[1] or ""))
+                    found[key] = Detail(decode_text(row[0]) or str(key[1]), decode_text(row[1] or ""))
         return found
 
 
-def text(value: Any) -> str:
+def decode_text(value: Any) -> str:
     return value.decode("utf-8", "surrogatepass") if isinstance(value, bytes) else str(value)
 
 
-def json_list(text: Any) -> list[Any]:
+def parse_json_list(text: Any) -> list[Any]:
     """A JSON list of a column; [] where it is none."""
     with suppress(ValueError, TypeError):
         found = json.loads(text)

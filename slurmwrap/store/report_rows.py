@@ -13,8 +13,8 @@ from slurmwrap.model.run import QueueDelay
 from slurmwrap.report.night_report import Moment
 from slurmwrap.report.report_inputs import Caught, Delayed, Idle, MultiNodeRun, Paced, TunedRun
 from slurmwrap.sbatch.request import CpuUnit, ResourceShape
-from slurmwrap.store.deserialize import from_plain
-from slurmwrap.store.report_reader import Rows, json_list, text
+from slurmwrap.store.deserialize import record_from_json
+from slurmwrap.store.report_reader import Rows, decode_text, parse_json_list
 
 DAY_S = 86400.0
 # (period up to, length of a step of the curve of held GPUs)
@@ -22,13 +22,13 @@ _STEPS = ((2 * DAY_S, 3600.0), (14 * DAY_S, 6 * 3600.0), (92 * DAY_S, DAY_S), (f
 _MOST_STEPS = 200
 
 
-def edges(since: float, until: float) -> list[float]:
+def compute_edges(since: float, until: float) -> list[float]:
     length = max(next(step for limit, step in _STEPS if until - since <= limit), (until - since) / _MOST_STEPS)
     count = max(1, -int(-(until - since) // length))
     return [max(since, until - length * number) for number in range(count, 0, -1)] + [until]
 
 
-def moments(edges: Sequence[float], sums: Rows, spills: Sequence[Rows]) -> list[Moment]:
+def compute_moments(edges: Sequence[float], sums: Rows, spills: Sequence[Rows]) -> list[Moment]:
     """GPU-hours held in each step: of the runs that ended in it, and what runs that ended later held before."""
     held = [[float(value) for value in row[:3]] for row in sums]
     for number, rows in enumerate(spills):
@@ -79,7 +79,7 @@ def idle(row: Sequence[Any], names: Mapping[int, str]) -> Idle:
     return Idle(
         key=key,
         user=names[user],
-        name=text(name),
+        name=decode_text(name),
         gpus=gpus,
         unused=min(gpus, unused),
         use=0.0 if unused >= gpus else use,
@@ -89,22 +89,25 @@ def idle(row: Sequence[Any], names: Mapping[int, str]) -> Idle:
 
 def spreads(rows: Rows) -> list[MultiNodeRun]:
     return [
-        MultiNodeRun(tuple(map(str, json_list(nodes))), float(gpu_s), bool(failed)) for nodes, gpu_s, failed in rows
+        MultiNodeRun(tuple(map(str, parse_json_list(nodes))), float(gpu_s), bool(failed))
+        for nodes, gpu_s, failed in rows
     ]
 
 
 def paced(row: Sequence[Any]) -> Paced:
     uid, script, variant, gpus, nodes, gpu_s, steps_per_s, ended, placed = row
-    work = (uid, text(script), variant, gpus)
-    return Paced(work, tuple(map(str, json_list(nodes))), float(gpu_s), float(steps_per_s), float(ended), bool(placed))
+    work = (uid, decode_text(script), variant, gpus)
+    return Paced(
+        work, tuple(map(str, parse_json_list(nodes))), float(gpu_s), float(steps_per_s), float(ended), bool(placed)
+    )
 
 
 def delay(row: Sequence[Any]) -> QueueDelay:
     cluster, job_id, submit_time, address, user, gpus, eligible, seen, fair, fragmented, unknown, over = row
     return QueueDelay(
         attempt=RunKey(cluster=cluster, job_id=job_id, submit_time=submit_time),
-        address=text(address),
-        user=text(user),
+        address=decode_text(address),
+        user=decode_text(user),
         gpus=gpus,
         eligible_at=float(eligible),
         seen_at=float(seen),
@@ -116,16 +119,16 @@ def delay(row: Sequence[Any]) -> QueueDelay:
 
 
 def caught(category: str, job_id: int | None, gpus: int, uid: int, at: float, reason: Any) -> Caught:
-    return Caught(category, job_id, gpus, uid, at, text(reason))
+    return Caught(category, job_id, gpus, uid, at, decode_text(reason))
 
 
 def tuned(gpu_s: int, cpus: int, gpus: int, nodes: int, shape: str, curve: str) -> TunedRun | None:
     """None where the CPUs per GPU asked for are not to be told, or were got."""
-    asked = cpus_per_gpu(from_plain(ResourceShape, json.loads(shape)), gpus)
+    asked = cpus_per_gpu(record_from_json(ResourceShape, json.loads(shape)), gpus)
     got = cpus / gpus
     if asked is None or abs(got - asked) < 0.01:
         return None
-    points = tuple(from_plain(CurvePoint, point) for point in json_list(curve))
+    points = tuple(record_from_json(CurvePoint, point) for point in parse_json_list(curve))
     return TunedRun(float(gpu_s), asked, got, points)
 
 

@@ -10,15 +10,15 @@ from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.report.report_inputs import BIN_EDGES_S
 
 
-def _bin(low: int, high: int) -> str:
+def _format_bin_sql(low: int, high: int) -> str:
     """The number of the bin that run_s falls into, found by halves: a list of cases took a third of the query."""
     if high - low == 1:
         return str(low)
     middle = (low + high) // 2
-    return f"iif(run_s < {BIN_EDGES_S[middle]}, {_bin(low, middle)}, {_bin(middle, high)})"
+    return f"iif(run_s < {BIN_EDGES_S[middle]}, {_format_bin_sql(low, middle)}, {_format_bin_sql(middle, high)})"
 
 
-_BIN = _bin(0, len(BIN_EDGES_S))
+_BIN = _format_bin_sql(0, len(BIN_EDGES_S))
 _REAL = "r.end_time >= :since AND r.end_time < :until AND r.aside = 0{mine}"
 
 _STRUCK = "(r.incident IS NOT NULL AND r.incident IN (SELECT value FROM json_each(:incidents)))"

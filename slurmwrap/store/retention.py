@@ -23,7 +23,7 @@ from pathlib import Path
 
 from slurmwrap.config import Retention
 from slurmwrap.fast_dataclasses import dataclass, field
-from slurmwrap.store.connection import connect, explained, reachable
+from slurmwrap.store.connection import connect, translate_os_errors, translate_sqlite_errors
 from slurmwrap.store.retention_sql import KINDS, RetentionKind
 
 DAY_S = 86_400.0
@@ -53,7 +53,7 @@ class Pruned:
         return sum(self.rows.values())
 
 
-def cuts(kept: Retention, now: float, *, window_d: float = 28.0) -> dict[str, float]:
+def compute_cutoffs(kept: Retention, now: float, *, window_d: float = 28.0) -> dict[str, float]:
     """Period -> Unix seconds before which it is over. Details stay for the window by which nodes are judged."""
     detail_s = max(kept.detail_d, window_d + 1) * DAY_S
     keep_s = max(kept.keep_d * DAY_S, detail_s)
@@ -77,12 +77,12 @@ def prune(
     `short_digests`: the site's digests of scripts are cut in old rows; a user's own are not, since gsub compares them.
     """
     until = None if for_s is None else clock() + for_s
-    over = cuts(kept, now, window_d=window_d)
+    over = compute_cutoffs(kept, now, window_d=window_d)
     done: dict[str, int] = {}
-    with reachable(path), explained(path), closing(connect(path, busy_s=30.0)) as connection:
+    with translate_os_errors(path), translate_sqlite_errors(path), closing(connect(path, busy_s=30.0)) as connection:
         _prepare(connection)
         for kind in KINDS:
-            for rows in _batches(connection, kind, over[kind.period], now, short_digests):
+            for rows in _prune_in_batches(connection, kind, over[kind.period], now, short_digests):
                 done[kind.name] = done.get(kind.name, 0) + rows
                 tell(kind.name, rows)
                 if until is not None and clock() >= until:
@@ -96,10 +96,14 @@ def plan(path: Path, kept: Retention, now: float, *, window_d: float = 28.0) -> 
     """What `prune` would do, counted. Nothing is written. `freed_bytes`: of the rows' own text, about."""
     from slurmwrap.store.connection import connect_readonly
 
-    over = cuts(kept, now, window_d=window_d)
+    over = compute_cutoffs(kept, now, window_d=window_d)
     found: dict[str, int] = {}
     freed = 0
-    with reachable(path), explained(path), closing(connect_readonly(path, busy_s=5.0)) as connection:
+    with (
+        translate_os_errors(path),
+        translate_sqlite_errors(path),
+        closing(connect_readonly(path, busy_s=5.0)) as connection,
+    ):
         for kind in KINDS:
             given = {"before": over[kind.period], "since": 0.0}
             rows, size = connection.execute(kind.counted(), given).fetchone()
@@ -114,22 +118,22 @@ def vacuum(path: Path) -> int:
     Needs as much free space again, and nobody else may have the file open: page size and auto_vacuum of an older file
     are changed outside of WAL only.
     """
-    from slurmwrap.store.connection import journal_mode
-    from slurmwrap.store.db_creation import lay_out
+    from slurmwrap.store.connection import select_journal_mode
+    from slurmwrap.store.db_creation import set_page_layout
 
     before = path.stat().st_size
-    with reachable(path), explained(path), closing(connect(path, busy_s=30.0)) as connection:
+    with translate_os_errors(path), translate_sqlite_errors(path), closing(connect(path, busy_s=30.0)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         connection.execute("PRAGMA journal_mode = DELETE")
-        lay_out(connection)
+        set_page_layout(connection)
         connection.execute("VACUUM")
-        connection.execute(f"PRAGMA journal_mode = {journal_mode(path)}")
+        connection.execute(f"PRAGMA journal_mode = {select_journal_mode(path)}")
     return max(0, before - path.stat().st_size)
 
 
-def rewritten_at(path: Path) -> float:
+def get_rewrite_time(path: Path) -> float:
     """When the file was last written anew; else when it was made. Unix seconds. StoreError."""
-    with reachable(path), explained(path), closing(connect(path, busy_s=5.0)) as connection:
+    with translate_os_errors(path), translate_sqlite_errors(path), closing(connect(path, busy_s=5.0)) as connection:
         sql = "SELECT coalesce((SELECT at FROM pruned WHERE what = ?), (SELECT min(at) FROM migrations), 0)"
         at: float = connection.execute(sql, (_REWRITTEN,)).fetchone()[0]
         return at
@@ -137,9 +141,9 @@ def rewritten_at(path: Path) -> float:
 
 def rewrite(path: Path, now: float) -> None:
     """VACUUM: pages that cut rows left half empty are filled. Readers go on, other writers wait. StoreError."""
-    with reachable(path), explained(path), closing(connect(path, busy_s=30.0)) as connection:
+    with translate_os_errors(path), translate_sqlite_errors(path), closing(connect(path, busy_s=30.0)) as connection:
         connection.execute("VACUUM")
-        _note(connection, _REWRITTEN, now, now, 0)
+        _store_pruned_until(connection, _REWRITTEN, now, now, 0)
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
@@ -153,12 +157,12 @@ def _prepare(connection: sqlite3.Connection) -> None:
     connection.create_function("nonce_mark", 1, mark_of, deterministic=True)
 
 
-def _batches(
+def _prune_in_batches(
     connection: sqlite3.Connection, kind: RetentionKind, before: float, now: float, short_digests: bool
 ) -> Iterator[int]:
     """Transaction by transaction until nothing is left; yields how many rows each changed or removed."""
     given = {"before": before, "batch": BATCH, "now": now, "digest": 16 if short_digests else 64}
-    given["since"] = _looked_until(connection, kind.name) - DAY_S  # what was looked at is not looked at again
+    given["since"] = _read_pruned_until(connection, kind.name) - DAY_S  # what was looked at is not looked at again
     rows = BATCH
     while rows == BATCH:
         connection.execute("DROP TABLE IF EXISTS temp.chosen")
@@ -169,7 +173,7 @@ def _batches(
             yield rows
 
 
-def _looked_until(connection: sqlite3.Connection, kind: str) -> float:
+def _read_pruned_until(connection: sqlite3.Connection, kind: str) -> float:
     found = connection.execute("SELECT before FROM pruned WHERE what = ?", (kind,)).fetchone()
     return float(found[0]) if found else 0.0
 
@@ -179,7 +183,7 @@ def _apply(connection: sqlite3.Connection, kind: RetentionKind, given: Mapping[s
     try:
         for statement in kind.statements:
             connection.execute(statement, given)
-        _note(connection, kind.name, given["before"] if rows < BATCH else 0.0, given["now"], rows)
+        _store_pruned_until(connection, kind.name, given["before"] if rows < BATCH else 0.0, given["now"], rows)
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
@@ -187,7 +191,7 @@ def _apply(connection: sqlite3.Connection, kind: RetentionKind, given: Mapping[s
         raise
 
 
-def _note(connection: sqlite3.Connection, what: str, before: float, now: float, rows: int) -> None:
+def _store_pruned_until(connection: sqlite3.Connection, what: str, before: float, now: float, rows: int) -> None:
     """`before` 0: there is more to do of this kind, so how far it came stays as it was."""
     connection.execute(
         """INSERT INTO pruned VALUES (?, ?, ?, ?) ON CONFLICT (what) DO UPDATE

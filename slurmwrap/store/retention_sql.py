@@ -35,15 +35,15 @@ class RetentionKind:
         return f"SELECT count(*), sum({self.size}) FROM {self._source} WHERE {self.where}"
 
 
-def _of(key: str) -> str:
+def _format_chosen_sql(key: str) -> str:
     return f"({key}) IN (SELECT {key} FROM temp.chosen)"
 
 
-def _gone(
+def _make_removal_kind(
     name: str, period: str, key: str, where: str, size: str = "100", also: tuple[str, ...] = (), index: str = ""
 ) -> RetentionKind:
     table = name.split(" ")[0]
-    delete = f"DELETE FROM {table} WHERE {_of(key)}"
+    delete = f"DELETE FROM {table} WHERE {_format_chosen_sql(key)}"
     statements = (*also, delete)
     return RetentionKind(
         name=name, period=period, table=table, key=key, where=where, statements=statements, size=size, index=index
@@ -57,7 +57,7 @@ def _cut(table: str, key: str, where: str, changes: str, size: str, index: str) 
         table=table,
         key=key,
         where=where,
-        statements=(f"UPDATE {table} SET {changes} WHERE {_of(key)}",),
+        statements=(f"UPDATE {table} SET {changes} WHERE {_format_chosen_sql(key)}",),
         size=size,
         index=index,
     )
@@ -82,7 +82,7 @@ _MORE_OF_CALL = "json_remove(more, '$.shape', '$.own', '$.step_dir', '$.profile_
 _STEPS_KEPT = "('requeuehold', 'requeue', 'drain', 'block input')"
 
 KINDS: tuple[RetentionKind, ...] = (
-    _gone(
+    _make_removal_kind(
         "observations",
         "settled",
         "nonce",
@@ -91,7 +91,7 @@ KINDS: tuple[RetentionKind, ...] = (
         also=(
             # Of the others a copy changes nothing: what a user said of his job is written once more.
             f"""INSERT OR IGNORE INTO seen SELECT nonce_mark(nonce), CAST(at AS INTEGER) FROM observations
-            WHERE context = 'epilog' AND {_of("nonce")}""",
+            WHERE context = 'epilog' AND {_format_chosen_sql("nonce")}""",
         ),
         index="observations_by_time",
     ),
@@ -104,7 +104,7 @@ KINDS: tuple[RetentionKind, ...] = (
         AND {_WELL}""",
         statements=(
             f"""UPDATE attempts SET std_out = '', std_err = '', diagnosis_evidence = NULL, more = {_MORE_OF_RUN}
-            WHERE {_of(_RUN)}""",
+            WHERE {_format_chosen_sql(_RUN)}""",
         ),
         size="length(std_out) + length(std_err) + length(more) + coalesce(length(diagnosis_evidence), 0)",
         index="attempts_exposure",
@@ -120,7 +120,7 @@ KINDS: tuple[RetentionKind, ...] = (
         AND (a.reconciled = 0 OR a.diagnosis_category NOT IN ('success', 'cancelled')))""",
         statements=(
             f"""UPDATE submissions SET script_path = '', work_dir = '', inputs = '[]', plan = '{{}}', changes = '[]',
-            more = {_MORE_OF_CALL} WHERE {_of("cluster, job_id, at")}""",
+            more = {_MORE_OF_CALL} WHERE {_format_chosen_sql("cluster, job_id, at")}""",
         ),
         size="length(plan) + length(changes) + length(more) + length(inputs) + length(script_path) + length(work_dir)",
         index="submissions_detailed",
@@ -133,13 +133,13 @@ KINDS: tuple[RetentionKind, ...] = (
         where="slim = 0 AND at >= :since AND at < :before AND verdict_outcome = 'pass' AND plan <> '{}'",
         statements=(
             f"""UPDATE preruns SET plan = '{{}}', changes = '[]', verdict_findings = '[]', verdict_evidence = '[]'
-            WHERE {_of("cluster, prerun_job_id, at")}""",
+            WHERE {_format_chosen_sql("cluster, prerun_job_id, at")}""",
         ),
         size="length(plan) + length(changes)",
         index="preruns_detailed",
     ),
-    _gone("seen", "detail", "nonce", "at < :before", "30"),
-    _gone(
+    _make_removal_kind("seen", "detail", "nonce", "at < :before", "30"),
+    _make_removal_kind(
         "attempts of pre-runs",
         "detail",
         _RUN,
@@ -184,7 +184,7 @@ KINDS: tuple[RetentionKind, ...] = (
         "length(plan) + length(changes) + length(verdict_evidence) + coalesce(length(verdict_measurement), 0)",
         "preruns_detailed",
     ),
-    _gone(
+    _make_removal_kind(
         "actions (steps)",
         "detail",
         "action_id",
@@ -194,7 +194,7 @@ KINDS: tuple[RetentionKind, ...] = (
         AND o.verb IN {_STEPS_KEPT})""",
         "200",
     ),
-    _gone(
+    _make_removal_kind(
         "actions (waiting)",
         "detail",
         "action_id",
@@ -207,7 +207,9 @@ KINDS: tuple[RetentionKind, ...] = (
         table="actions",
         key="action_id",
         where="intended_at < :before AND done_at IS NOT NULL AND verb = 'block input' AND length(value) > 16",
-        statements=(f"UPDATE actions SET value = substr(value, 1, 16), because = '' WHERE {_of('action_id')}",),
+        statements=(
+            f"UPDATE actions SET value = substr(value, 1, 16), because = '' WHERE {_format_chosen_sql('action_id')}",
+        ),
         size="length(because) + 48",
     ),
     RetentionKind(
@@ -220,19 +222,21 @@ KINDS: tuple[RetentionKind, ...] = (
             f"""UPDATE delays SET address = '', waits_for = '',
             eligible_at = round(eligible_at), seen_at = round(seen_at), fair_share_s = round(fair_share_s),
             fragmentation_s = round(fragmentation_s), unknown_s = round(unknown_s)
-            WHERE {_of(_RUN)}""",
+            WHERE {_format_chosen_sql(_RUN)}""",
         ),
         size="length(address) + length(waits_for) + 20",
         index="delays_detailed",
     ),
-    _gone("gpu_faults", "detail", "rowid", "at < :before", "length(text) + 40"),
-    _gone("set_aside", "detail", "uid, reason", "last_at < :before"),
-    _gone("measurements", "detail", "key, at, source, measurement", "at < :before", "length(measurement) + 60"),
+    _make_removal_kind("gpu_faults", "detail", "rowid", "at < :before", "length(text) + 40"),
+    _make_removal_kind("set_aside", "detail", "uid, reason", "last_at < :before"),
+    _make_removal_kind(
+        "measurements", "detail", "key, at, source, measurement", "at < :before", "length(measurement) + 60"
+    ),
     # Runs and all about them
-    _gone("actions", "keep", "action_id", "intended_at < :before AND done_at IS NOT NULL", "200"),
-    _gone("delays", "keep", _RUN, "seen_at < :before AND over = 1"),
-    _gone("preruns", "keep", "cluster, prerun_job_id, at", "at < :before", "300"),
-    _gone(
+    _make_removal_kind("actions", "keep", "action_id", "intended_at < :before AND done_at IS NOT NULL", "200"),
+    _make_removal_kind("delays", "keep", _RUN, "seen_at < :before AND over = 1"),
+    _make_removal_kind("preruns", "keep", "cluster, prerun_job_id, at", "at < :before", "300"),
+    _make_removal_kind(
         "submissions",
         "keep",
         "cluster, job_id, at",
@@ -240,7 +244,7 @@ KINDS: tuple[RetentionKind, ...] = (
         AND (a.end_time IS NULL OR a.end_time >= :before))""",
         "300",
     ),
-    _gone(
+    _make_removal_kind(
         "attempts",
         "keep",
         _RUN,
@@ -249,9 +253,9 @@ KINDS: tuple[RetentionKind, ...] = (
         AND (o.done_at IS NULL OR o.intended_at >= :before))""",
         "300",
     ),
-    _gone("strikes", "keep", "strike_id", "at < :before"),
-    _gone("removals", "keep", "node, began", "ended < :before"),
-    _gone("repairs", "keep", "node, at, kind", "at < :before"),
-    _gone("incidents", "keep", "incident_id", "over_at < :before", "length(jobs) + length(nodes) + 200"),
-    _gone("ledger_resets", "keep", "cluster, job_id, at", "at < :before"),
+    _make_removal_kind("strikes", "keep", "strike_id", "at < :before"),
+    _make_removal_kind("removals", "keep", "node, began", "ended < :before"),
+    _make_removal_kind("repairs", "keep", "node, at, kind", "at < :before"),
+    _make_removal_kind("incidents", "keep", "incident_id", "over_at < :before", "length(jobs) + length(nodes) + 200"),
+    _make_removal_kind("ledger_resets", "keep", "cluster, job_id, at", "at < :before"),
 )

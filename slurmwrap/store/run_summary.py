@@ -18,22 +18,22 @@ COLUMNS = ", ".join(f"a.{name}" for name in (*_KEY, *_SHOWN, "diagnosis_category
 _DIAGNOSES: dict[str, Diagnosis] = {}  # one of each category: a list has few
 
 
-def listed(row: Mapping[str, Any]) -> JobRun:
+def make_listed_run(row: Mapping[str, Any]) -> JobRun:
     """The record, with what a list shows alone: of its diagnosis the category."""
     category = row["diagnosis_category"]
     return JobRun(
         attempt=RunKey(cluster=row["cluster"], job_id=row["job_id"], submit_time=row["submit_time"]),
-        diagnosis=_judged(category) if category is not None else None,
-        **{name: text(row[name]) for name in _SHOWN},
+        diagnosis=_make_category_diagnosis(category) if category is not None else None,
+        **{name: decode_text(row[name]) for name in _SHOWN},
     )
 
 
-def text(value: Any) -> Any:
+def decode_text(value: Any) -> Any:
     """What is no valid UTF-8 lies in the file as bytes (schema.sql_text)."""
     return value.decode("utf-8", "surrogatepass") if type(value) is bytes else value
 
 
-def _judged(category: str) -> Diagnosis:
+def _make_category_diagnosis(category: str) -> Diagnosis:
     found = _DIAGNOSES.get(category)
     if found is None:
         found = Diagnosis(category=category, domain="", decision="", confidence=0.0, signature="")

@@ -28,8 +28,8 @@ from slurmwrap.model.run import (
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.node_history import Removal, Repair
 from slurmwrap.sbatch.request import ResourceShape
-from slurmwrap.store.deserialize import from_plain
-from slurmwrap.store.serialize import to_plain, value_to_plain
+from slurmwrap.store.deserialize import record_from_json
+from slurmwrap.store.serialize import to_json_dict, to_json_value
 
 T = TypeVar("T")
 SqlValue = str | int | float | bytes | None
@@ -57,7 +57,7 @@ class RecordTable:
     inside: Mapping[str, type[Any]] = field(default_factory=dict)  # JSON of one record: its name -> what record it is
 
 
-def _words(text: str) -> tuple[str, ...]:
+def _split_words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
@@ -67,14 +67,14 @@ OBSERVATIONS = RecordTable(
     name="observations",
     record=Observation,
     key=("nonce",),
-    columns=_words("nonce cluster job_id context at node uid facts"),
+    columns=_split_words("nonce cluster job_id context at node uid facts"),
     json=frozenset({"facts"}),
 )
 ATTEMPTS = RecordTable(
     name="attempts",
     record=JobRun,
-    key=_words("cluster job_id submit_time"),
-    columns=_words(
+    key=_split_words("cluster job_id submit_time"),
+    columns=_split_words(
         """cluster job_id submit_time address restarts name user uid account partition state reason exit_code signal
         derived_exit_code nodes gpus cpus eligible_time start_time end_time time_limit_s mem_mib_per_node
         mem_mib_per_cpu std_out std_err measurement
@@ -91,7 +91,7 @@ ACTIONS = RecordTable(
     name="actions",
     record=ActionRecord,
     key=("action_id",),
-    columns=_words(
+    columns=_split_words(
         """action_id cluster job_id submit_time rule mode verb target key value because intended_at done_at error"""
     ),
     nested={"attempt": _ATTEMPT_KEY},
@@ -100,33 +100,33 @@ STRIKES = RecordTable(
     name="strikes",
     record=StrikeRecord,
     key=("strike_id",),
-    columns=_words("node cause conclusive text at job_id uid incident cleared_at cleared_by"),
+    columns=_split_words("node cause conclusive text at job_id uid incident cleared_at cleared_by"),
     boolean=frozenset({"conclusive"}),
 )
 REMOVALS = RecordTable(
     name="removals",
     record=Removal,
-    key=_words("node began"),
-    columns=_words("node began reason ours ended"),
+    key=_split_words("node began"),
+    columns=_split_words("node began reason ours ended"),
     boolean=frozenset({"ours"}),
 )
 REPAIRS = RecordTable(
     name="repairs",
     record=Repair,
-    key=_words("node at kind"),
-    columns=_words("node at who kind note"),
+    key=_split_words("node at kind"),
+    columns=_split_words("node at who kind note"),
 )
 BLOCKED_INPUTS = RecordTable(
     name="blocked_inputs",
     record=BlockedInput,
-    key=_words("digest uid"),
-    columns=_words("digest uid path reason at job_id"),
+    key=_split_words("digest uid"),
+    columns=_split_words("digest uid path reason at job_id"),
 )
 SUBMISSIONS = RecordTable(
     name="submissions",
     record=Submission,
-    key=_words("cluster job_id at"),
-    columns=_words(
+    key=_split_words("cluster job_id at"),
+    columns=_split_words(
         """cluster job_id at uid user name script_path script_sha256 work_dir gpus nodes retry profile_key prerun_mode
         prerun_job_id fingerprint inputs output_appends plan changes lot held_out"""
     ),
@@ -137,8 +137,8 @@ SUBMISSIONS = RecordTable(
 PRERUNS = RecordTable(
     name="preruns",
     record=PrerunRecord,
-    key=_words("cluster prerun_job_id at"),
-    columns=_words(
+    key=_split_words("cluster prerun_job_id at"),
+    columns=_split_words(
         """cluster prerun_job_id at job_id uid verdict_outcome verdict_layer verdict_reason verdict_steps
         verdict_seconds verdict_category verdict_findings verdict_evidence verdict_measurement verdict_input_path
         verdict_input_fault fingerprint profile_key gpus plan changes released"""
@@ -152,7 +152,7 @@ PROFILES = RecordTable(
     name="profiles",
     record=ResourceProfile,
     key=("key",),
-    columns=_words(
+    columns=_split_words(
         """key cpus_per_gpu mem_mib_per_gpu steps_per_s gpu_type gpus_per_node runs preruns confidence source
         measured_at"""
     ),
@@ -161,7 +161,7 @@ INCIDENTS = RecordTable(
     name="incidents",
     record=Incident,
     key=("incident_id",),
-    columns=_words(
+    columns=_split_words(
         "incident_id category scope began last over_at jobs uids nodes reach quiet_s spread_s max_s",
     ),
     json=frozenset({"jobs", "uids", "nodes", "reach"}),
@@ -169,8 +169,8 @@ INCIDENTS = RecordTable(
 DELAYS = RecordTable(
     name="delays",
     record=QueueDelay,
-    key=_words("cluster job_id submit_time"),
-    columns=_words(
+    key=_split_words("cluster job_id submit_time"),
+    columns=_split_words(
         """cluster job_id submit_time address user gpus eligible_at seen_at fair_share_s fragmentation_s unknown_s
         waits_for over"""
     ),
@@ -180,8 +180,8 @@ DELAYS = RecordTable(
 LEDGER_RESETS = RecordTable(
     name="ledger_resets",
     record=LedgerReset,
-    key=_words("cluster job_id at"),
-    columns=_words("cluster job_id at who note"),
+    key=_split_words("cluster job_id at"),
+    columns=_split_words("cluster job_id at who note"),
 )
 TABLES = (
     *(OBSERVATIONS, ATTEMPTS, ACTIONS, STRIKES, BLOCKED_INPUTS),
@@ -189,56 +189,58 @@ TABLES = (
 )
 
 
-def to_row(table: RecordTable, record: Any) -> dict[str, SqlValue]:
+def row_from_record(table: RecordTable, record: Any) -> dict[str, SqlValue]:
     """A record -> its columns, with `more` for fields that have none. What is empty by default is not in `more`."""
-    flat = _flat(table, to_plain(record))
-    row = {name: _to_column(table, name, flat.pop(name, None)) for name in table.columns}
-    row["more"] = dump(_brief(table.record, flat))
+    flat = _flatten_record(table, to_json_dict(record))
+    row = {name: _convert_to_column(table, name, flat.pop(name, None)) for name in table.columns}
+    row["more"] = dump(_drop_empty_fields(table.record, flat))
     return row
 
 
-def more_of(table: RecordTable, record: Any) -> str:
-    """The column `more` of to_row alone."""
+def more_from_record(table: RecordTable, record: Any) -> str:
+    """The column `more` of row_from_record alone."""
     have = {f.name: getattr(record, f.name) for f in fields(record) if f.name not in table.columns}
-    flat = _flat(table, {name: value_to_plain(value) for name, value in have.items()})
-    return dump(_brief(table.record, {name: value for name, value in flat.items() if name not in table.columns}))
+    flat = _flatten_record(table, {name: to_json_value(value) for name, value in have.items()})
+    return dump(
+        _drop_empty_fields(table.record, {name: value for name, value in flat.items() if name not in table.columns})
+    )
 
 
-def _flat(table: RecordTable, plain: dict[str, Any]) -> dict[str, Any]:
+def _flatten_record(table: RecordTable, plain: dict[str, Any]) -> dict[str, Any]:
     flat = _flatten(table, plain)
     for name, kind in table.inside.items():
         if flat.get(name):
-            flat[name] = _brief(kind, flat[name])
+            flat[name] = _drop_empty_fields(kind, flat[name])
     return flat
 
 
-def _general_advice(category: str) -> str:
+def _find_general_advice(category: str) -> str:
     """What is said of every failure of this category: retention keeps no advice of old runs."""
     from slurmwrap.diagnosis.taxonomy import CATEGORIES
 
     return CATEGORIES[category].advice if category in CATEGORIES else ""
 
 
-def _brief(kind: Any, plain: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_empty_fields(kind: Any, plain: Mapping[str, Any]) -> dict[str, Any]:
     """`plain` without fields that are empty as they are by default: half of a row was such names."""
-    silent = _empty_by_default(kind)
+    silent = _list_empty_defaults(kind)
     return {name: value for name, value in plain.items() if name not in silent or value != silent[name]}
 
 
 @cache
-def _empty_by_default(kind: Any) -> dict[str, Any]:
+def _list_empty_defaults(kind: Any) -> dict[str, Any]:
     found = ((f.name, f.default if f.default_factory is MISSING else f.default_factory()) for f in fields(kind))
-    plain = {name: value_to_plain(value) for name, value in found if value is not MISSING}
+    plain = {name: to_json_value(value) for name, value in found if value is not MISSING}
     return {name: value for name, value in plain.items() if not value}
 
 
-def from_row(table: RecordTable, row: Mapping[str, Any]) -> Any:
+def record_from_row(table: RecordTable, row: Mapping[str, Any]) -> Any:
     """A row (of any schema version) -> the record. ValueError names the field that cannot be read."""
-    flat = {name: _from_column(table, name, row[name]) for name in table.columns if name in row}
+    flat = {name: _convert_from_column(table, name, row[name]) for name in table.columns if name in row}
     flat.update(json.loads(row["more"]) if row.get("more") else {})
     if row.get("slim") and flat.get("diagnosis_category") and not flat.get("diagnosis_advice"):
-        flat["diagnosis_advice"] = _general_advice(flat["diagnosis_category"])
-    return from_plain(table.record, _unflatten(table, flat))
+        flat["diagnosis_advice"] = _find_general_advice(flat["diagnosis_category"])
+    return record_from_json(table.record, _restore_nesting(table, flat))
 
 
 def insert(table: RecordTable, how: str = "", *, conflict: bool = False, also: tuple[str, ...] = ()) -> str:
@@ -256,7 +258,7 @@ def dump(value: Any) -> str:
     if not value and isinstance(value, dict | list):  # most of them
         return "[]" if isinstance(value, list) else "{}"
     text = _READABLE.encode(value)
-    return text if _encodable(text) else _ESCAPED.encode(value)
+    return text if _is_encodable(text) else _ESCAPED.encode(value)
 
 
 _READABLE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
@@ -270,15 +272,15 @@ def _flatten(table: RecordTable, plain: dict[str, Any]) -> dict[str, Any]:
         if nested is None:
             flat[name] = value
         elif value is not None:
-            flat.update(_prefixed(nested.prefix, value))
+            flat.update(_add_prefix(nested.prefix, value))
     return flat
 
 
-def _prefixed(prefix: str, plain: Mapping[str, Any]) -> dict[str, Any]:
+def _add_prefix(prefix: str, plain: Mapping[str, Any]) -> dict[str, Any]:
     return {prefix + name: value for name, value in plain.items()}
 
 
-def _unflatten(table: RecordTable, flat: dict[str, Any]) -> dict[str, Any]:
+def _restore_nesting(table: RecordTable, flat: dict[str, Any]) -> dict[str, Any]:
     plain = dict(flat)
     for name, nested in table.nested.items():
         if flat.get(nested.marker) is None:
@@ -290,17 +292,17 @@ def _unflatten(table: RecordTable, flat: dict[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _to_column(table: RecordTable, name: str, value: Any) -> SqlValue:
+def _convert_to_column(table: RecordTable, name: str, value: Any) -> SqlValue:
     if value is None:
         return None
     if name in table.json:
         return dump(value)
     if name in table.boolean:
         return int(value)
-    return sql_text(value) if isinstance(value, str) else value
+    return encode_sql_text(value) if isinstance(value, str) else value
 
 
-def _from_column(table: RecordTable, name: str, value: Any) -> Any:
+def _convert_from_column(table: RecordTable, name: str, value: Any) -> Any:
     if isinstance(value, bytes):
         value = value.decode("utf-8", "surrogatepass")
     if value is not None and name in table.json:
@@ -310,12 +312,12 @@ def _from_column(table: RecordTable, name: str, value: Any) -> Any:
     return value
 
 
-def sql_text(text: str) -> str | bytes:
+def encode_sql_text(text: str) -> str | bytes:
     """Text as SQLite can hold it: as bytes where a path of invalid UTF-8 brought surrogates, which TEXT refuses."""
-    return text if _encodable(text) else text.encode("utf-8", "surrogatepass")
+    return text if _is_encodable(text) else text.encode("utf-8", "surrogatepass")
 
 
-def _encodable(text: str) -> bool:
+def _is_encodable(text: str) -> bool:
     if text.isascii():
         return True
     try:

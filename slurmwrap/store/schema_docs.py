@@ -30,7 +30,7 @@ class Described:
 
 
 @cache
-def described() -> tuple[Described, ...]:
+def describe_tables() -> tuple[Described, ...]:
     """Every table and view of the newest schema, by name."""
     statements = [statement for step in MIGRATIONS for statement in step()]
     meanings = {name: meaning for _, name, meaning in _TABLE.findall("\n".join(statements))}
@@ -63,12 +63,12 @@ def _find_comments(statement: str) -> Iterator[tuple[tuple[str, str], str]]:
         yield (added[1], added[2]), added[3]
 
 
-def markdown() -> str:
+def format_markdown() -> str:
     """The tables of docs/database.md."""
-    return "\n".join(_section(one) for one in described())
+    return "\n".join(_format_section(one) for one in describe_tables())
 
 
-def _section(one: Described) -> str:
+def _format_section(one: Described) -> str:
     key = f" Key: `{', '.join(one.key)}`." if one.key else ""
     head = f"### `{one.name}`\n\n{one.meaning[:1].upper()}{one.meaning[1:]}.{key}\n\n| column | meaning |\n|---|---|\n"
     return head + "".join(

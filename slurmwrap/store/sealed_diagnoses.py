@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slurmwrap.policy.run_from_slurm import speaks_for
-from slurmwrap.store.published import Unseal, read_why, told
+from slurmwrap.store.published import Unseal, parse_published, read_why
 
 if TYPE_CHECKING:
     from slurmwrap.model.run import JobRun
@@ -20,7 +20,7 @@ NEWEST = 4  # submissions that are asked about
 _RUNS = 3  # of one job
 
 
-def told_ends(
+def read_published_ends(
     submissions: Sequence[Submission], directory: Path, unseal: Unseal, trusted: Collection[int]
 ) -> tuple[tuple[JobRun, Submission], ...]:
     """The judged runs of the newest of `submissions`, each with its submission. What cannot be read is left out."""
@@ -29,7 +29,7 @@ def told_ends(
     for submission in newest:
         for plain in read_why(directory, submission.job_id, unseal, trusted, limit=_RUNS):
             try:
-                record, _ = told(plain)
+                record, _ = parse_published(plain)
             except ValueError:
                 continue
             if speaks_for(submission, record) and record.diagnosis is not None:

@@ -35,19 +35,19 @@ class Senders:
             return f"context {found.context.value} does not arrive here"
         if sealed.uid not in self._trusted:
             return f"uid {sealed.uid} cannot speak for a node"
-        return self._not_from(found.node, sealed.encode_host)
+        return self._find_sender_fault(found.node, sealed.encode_host)
 
-    def _not_from(self, node: str, host: str) -> str:
+    def _find_sender_fault(self, node: str, host: str) -> str:
         if self._by_node is None:
             self._by_node = self._ask()
         address = self._by_node.get(node)
         if address is None:
             return "it is about a node that Slurm does not know"
-        if host == address or host in self._addresses(address):
+        if host == address or host in self._resolve_addresses(address):
             return ""
         return f"it was sealed on {host}, and node {node} is {address} (munged --origin sets the former)"
 
-    def _addresses(self, name: str) -> frozenset[str]:
+    def _resolve_addresses(self, name: str) -> frozenset[str]:
         if name not in self._resolved:
             try:
                 found = socket.getaddrinfo(name, None, socket.AF_INET)

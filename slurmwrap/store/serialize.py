@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def to_plain(record: Any) -> dict[str, Any]:
-    """A record -> a dict of JSON types; `from_plain` gives an equal record back. TypeError on anything else."""
+def to_json_dict(record: Any) -> dict[str, Any]:
+    """A record -> a dict of JSON types; `record_from_json` gives an equal record back. TypeError on anything else."""
     if not is_dataclass(record) or isinstance(record, type):
         raise TypeError(f"{type(record).__name__} is not a record")
     plain: dict[str, Any] = {}
-    for name in _names(type(record)):
+    for name in _list_field_names(type(record)):
         value = getattr(record, name)
-        plain[name] = value if type(value) in _SCALARS else value_to_plain(value)
+        plain[name] = value if type(value) in _SCALARS else to_json_value(value)
     return plain
 
 
@@ -32,35 +32,35 @@ _SCALARS = frozenset({type(None), bool, int, float, str})
 
 
 @cache
-def _names(kind: type[Any]) -> tuple[str, ...]:
+def _list_field_names(kind: type[Any]) -> tuple[str, ...]:
     return tuple(f.name for f in fields(kind))
 
 
-def value_to_plain(value: Any) -> Any:
+def to_json_value(value: Any) -> Any:
     """Any value a record may hold -> JSON types."""
     kind = type(value)
     if kind in _SCALARS:
         return value
     if kind is dict:
-        return {_key(key): value_to_plain(item) for key, item in value.items()}
+        return {_format_key(key): to_json_value(item) for key, item in value.items()}
     if isinstance(value, str | int | float) and not isinstance(value, Enum):
         return value
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, tuple | list):
-        return [value_to_plain(item) for item in value]
+        return [to_json_value(item) for item in value]
     if isinstance(value, frozenset | set):
-        return sorted(value_to_plain(item) for item in value)
+        return sorted(to_json_value(item) for item in value)
     if isinstance(value, Mapping):
-        return {_key(key): value_to_plain(item) for key, item in value.items()}
+        return {_format_key(key): to_json_value(item) for key, item in value.items()}
     if isinstance(value, bytes):
         from base64 import b64encode  # few records hold bytes
 
         return b64encode(value).decode("ascii")
     if isinstance(value, PathLike):
         return str(value)
-    return to_plain(value)
+    return to_json_dict(value)
 
 
-def _key(key: Any) -> str:
-    return key if type(key) is str else str(value_to_plain(key))
+def _format_key(key: Any) -> str:
+    return key if type(key) is str else str(to_json_value(key))

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from slurmwrap.errors import StoreError
-from slurmwrap.store.connection import explained
-from slurmwrap.store.schema import RecordTable, from_row, insert, sql_text, to_row
+from slurmwrap.store.connection import translate_sqlite_errors
+from slurmwrap.store.schema import RecordTable, encode_sql_text, insert, record_from_row, row_from_record
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ class Session:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """All writes within happen together or not at all. May be nested; the outermost one counts."""
-        with explained(self.path):
+        with translate_sqlite_errors(self.path):
             if self._depth == 0:
                 self.connection.execute("BEGIN IMMEDIATE")
             self._depth += 1
@@ -59,7 +59,7 @@ class Session:
             raise
 
     def _upsert(self, table: RecordTable, record: Any) -> None:
-        self._write(insert(table, conflict=True), to_row(table, record))
+        self._write(insert(table, conflict=True), row_from_record(table, record))
 
     def _write(self, sql: str, row: Mapping[str, Any]) -> bool:
         if self._depth:  # most writes: the transaction around them explains what goes wrong
@@ -76,24 +76,24 @@ class Session:
         sql = f"SELECT * FROM {table.name}"
         sql += f" WHERE {' AND '.join(conditions)}" if conditions else ""
         sql += f" ORDER BY {order}" if order else ""
-        values = [sql_text(value) if isinstance(value, str) else value for _, value in given]
+        values = [encode_sql_text(value) if isinstance(value, str) else value for _, value in given]
         return self._read(table, sql, values)
 
     def _read(self, table: RecordTable, sql: str, values: Sequence[Any] | dict[str, Any]) -> tuple[Any, ...]:
         try:
-            return tuple(from_row(table, row) for row in self._rows(sql, values))
+            return tuple(record_from_row(table, row) for row in self._rows(sql, values))
         except ValueError as error:
             raise StoreError(f"{self.path}, table {table.name}: {error}", hint="restore a backup") from error
 
     def _rows(self, sql: str, values: Sequence[Any] | dict[str, Any] | None = None) -> list[dict[str, Any]]:
-        with explained(self.path):
+        with translate_sqlite_errors(self.path):
             cursor = self.connection.execute(sql, values if values is not None else ())
             names = [column[0] for column in cursor.description]
             return [dict(zip(names, row, strict=True)) for row in cursor]
 
     def each(self, sql: str, values: Sequence[Any], made: Callable[[dict[str, Any]], T]) -> Iterator[T]:
         """What `made` makes of each row, read as it is taken; the file must stay open as long."""
-        with explained(self.path):
+        with translate_sqlite_errors(self.path):
             cursor = self.connection.execute(sql, values)
             names = [column[0] for column in cursor.description]
             try:
@@ -102,12 +102,12 @@ class Session:
                 raise StoreError(f"{self.path}: {error}", hint="restore a backup") from error
 
     @contextmanager
-    def _durable(self) -> Iterator[None]:
+    def _write_durably(self) -> Iterator[None]:
         """WAL with synchronous=NORMAL may lose its newest commits when the power fails; within, it may not."""
         if self._depth:
             yield
             return
-        with explained(self.path):
+        with translate_sqlite_errors(self.path):
             self.connection.execute("PRAGMA synchronous = FULL")
             try:
                 yield

@@ -23,7 +23,7 @@ from slurmwrap.fast_dataclasses import replace
 from slurmwrap.host import libmunge, munge
 from slurmwrap.model.spool_entry import RejectedEntry, SpoolEntry
 from slurmwrap.node_hooks import epilog_slurmctld
-from slurmwrap.store.observation_json import UntrustedRecord, from_environment, parse, printable
+from slurmwrap.store.observation_json import UntrustedRecord, make_printable, parse, parse_environment
 from slurmwrap.store.sender_verification import Senders
 
 if TYPE_CHECKING:
@@ -73,35 +73,35 @@ class SealedSpool:
         The directory is listed once; what comes later is for the next collect.
         """
         senders = Senders(self._node_addresses, self._trusted)
-        with _opened(self._directory) as folder:
-            waiting = (entry for entry in _entries(folder.descriptor, skip=self._stuck))
-            chosen = islice(_fair(waiting, self._trusted, USER_SHARE), limit)
+        with _open_directory(self._directory) as folder:
+            waiting = (entry for entry in _list_entries(folder.descriptor, skip=self._stuck))
+            chosen = islice(_order_fairly(waiting, self._trusted, USER_SHARE), limit)
             while several := list(islice(chosen, _AT_ONCE)):
-                opened = _in_threads(lambda one: self._opened(folder.descriptor, *one), several)
+                opened = _run_in_threads(lambda one: self._open_sealed(folder.descriptor, *one), several)
                 for (name, uid), found in zip(several, opened, strict=True):
                     if found is not None:
-                        yield SpoolEntry(name=name, item=self._item(name, uid, found, senders))
+                        yield SpoolEntry(name=name, item=self._make_entry(name, uid, found, senders))
 
-    def _opened(self, folder: int, name: str, uid: int) -> munge.Decoded | UntrustedRecord | None:
+    def _open_sealed(self, folder: int, name: str, uid: int) -> munge.Decoded | UntrustedRecord | None:
         """What was sealed, or why it is not believed; None: its writer has not finished it."""
         try:
-            return self._unsealed(folder, name, uid)
+            return self._unseal_file(folder, name, uid)
         except _Unfinished:
             return None
         except UntrustedRecord as reason:
             return reason
 
-    def _item(
+    def _make_entry(
         self, name: str, uid: int, found: munge.Decoded | UntrustedRecord, senders: Senders
     ) -> Observation | RejectedEntry:
         try:
             if isinstance(found, UntrustedRecord):
                 raise found
-            return self._observation(found, senders)
+            return self._make_observation(found, senders)
         except UntrustedRecord as reason:
             return _set_aside(name, str(reason), uid)
 
-    def _unsealed(self, folder: int, name: str, uid: int) -> munge.Decoded:
+    def _unseal_file(self, folder: int, name: str, uid: int) -> munge.Decoded:
         limit = MAX_BYTES if uid in self._trusted else USER_BYTES
         data = _read(folder, name, aside=name.startswith("."), limit=limit)
         if not _NAME.match(name):
@@ -113,10 +113,10 @@ class SealedSpool:
         except munge.BadCredential as error:
             raise UntrustedRecord(str(error)) from None
 
-    def _observation(self, sealed: munge.Decoded, senders: Senders) -> Observation:
+    def _make_observation(self, sealed: munge.Decoded, senders: Senders) -> Observation:
         found = parse(sealed.payload)
         if found.cluster != self._cluster:
-            raise UntrustedRecord(f"it is about cluster {printable(found.cluster)}")
+            raise UntrustedRecord(f"it is about cluster {make_printable(found.cluster)}")
         if refusal := senders.refusal(found, sealed):
             raise UntrustedRecord(refusal)
         if sealed.uid not in self._trusted:  # nobody can use up the nonce of another's observation
@@ -125,7 +125,7 @@ class SealedSpool:
 
     def discard(self, collected: Sequence[SpoolEntry]) -> None:
         """Removes what is stored, keeps the newest thousand of what was set aside in `rejected/`."""
-        with _opened(self._directory) as folder:
+        with _open_directory(self._directory) as folder:
             for one in collected:
                 if not _remove(folder.descriptor, one.name, keep=isinstance(one.item, RejectedEntry)):
                     self._stuck.add(one.name)
@@ -143,12 +143,12 @@ class PlainSpool:
         """Complete files, oldest first; nothing where there is no directory. StoreError when others may write it."""
         if not self._directory.exists():
             return
-        with _opened(self._directory) as folder:
-            self._refuse_shared(os.fstat(folder.descriptor))
-            found = (entry for entry in _entries(folder.descriptor) if entry[0].endswith((".obs", ".env")))
-            for name, uid in islice(_fair(found, ()), limit):
+        with _open_directory(self._directory) as folder:
+            self._reject_shared_directory(os.fstat(folder.descriptor))
+            found = (entry for entry in _list_entries(folder.descriptor) if entry[0].endswith((".obs", ".env")))
+            for name, uid in islice(_order_fairly(found, ()), limit):
                 try:
-                    yield SpoolEntry(name=name, item=_plain(folder.descriptor, name))
+                    yield SpoolEntry(name=name, item=_read_plain_observation(folder.descriptor, name))
                 except _Unfinished:
                     continue
                 except UntrustedRecord as reason:
@@ -156,11 +156,11 @@ class PlainSpool:
 
     def discard(self, collected: Sequence[SpoolEntry]) -> None:
         """Removes what is stored, moves what was set aside."""
-        with _opened(self._directory) as folder:
+        with _open_directory(self._directory) as folder:
             for one in collected:
                 _remove(folder.descriptor, one.name, keep=isinstance(one.item, RejectedEntry))
 
-    def _refuse_shared(self, found: os.stat_result) -> None:
+    def _reject_shared_directory(self, found: os.stat_result) -> None:
         if found.st_mode & 0o022 or found.st_uid not in self._owners:
             raise StoreError(
                 f"{self._directory} can be written by others (uid {found.st_uid}, mode {found.st_mode & 0o7777:04o})",
@@ -168,12 +168,12 @@ class PlainSpool:
             )
 
 
-def _in_threads(work: Callable[[T], U], several: Sequence[T]) -> list[U]:
+def _run_in_threads(work: Callable[[T], U], several: Sequence[T]) -> list[U]:
     """`work` of each, in their order. While munged opens one credential, the next are read and handed to it.
 
     No thread outlives the call: the reconciler forks to read its users' files.
     """
-    if len(several) == 1 or libmunge.library() is None:  # without the library a process is started for each
+    if len(several) == 1 or libmunge.load_libmunge() is None:  # without the library a process is started for each
         return [work(one) for one in several]
     from concurrent.futures import ThreadPoolExecutor
 
@@ -181,7 +181,7 @@ def _in_threads(work: Callable[[T], U], several: Sequence[T]) -> list[U]:
         return list(pool.map(work, several))
 
 
-def _plain(folder: int, name: str) -> Observation:
+def _read_plain_observation(folder: int, name: str) -> Observation:
     if name.endswith(".obs"):
         return parse(_read(folder, name))
     data = _read(folder, name)
@@ -191,7 +191,7 @@ def _plain(folder: int, name: str) -> Observation:
         if time.time() - written < WHOLE_S:
             raise _Unfinished
         raise UntrustedRecord("the record is not whole")
-    return from_environment(environ, name, data, written)
+    return parse_environment(environ, name, data, written)
 
 
 class _Descriptor:
@@ -204,7 +204,7 @@ class _Descriptor:
         os.close(self.descriptor)
 
 
-def _opened(directory: Path) -> closing[_Descriptor]:
+def _open_directory(directory: Path) -> closing[_Descriptor]:
     """The directory by descriptor: what is looked at and what is removed are in the same one."""
     try:
         return closing(_Descriptor(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)))
@@ -212,7 +212,7 @@ def _opened(directory: Path) -> closing[_Descriptor]:
         raise StoreError(f"spool {directory}: {error.strerror}", hint="Does it exist, and may we read it?") from error
 
 
-def _entries(folder: int, skip: Collection[str] = ()) -> Iterator[tuple[str, int, int]]:
+def _list_entries(folder: int, skip: Collection[str] = ()) -> Iterator[tuple[str, int, int]]:
     """(name, owner, modification time in ns) of everything but `rejected/`, the wake file and `skip`."""
     with os.scandir(folder) as entries:
         for entry in islice(entries, MAX_ENTRIES):
@@ -223,7 +223,7 @@ def _entries(folder: int, skip: Collection[str] = ()) -> Iterator[tuple[str, int
                 yield entry.name, found.st_uid, found.st_mtime_ns
 
 
-def _fair(
+def _order_fairly(
     entries: Iterable[tuple[str, int, int]], trusted: Collection[int], share: int = MAX_ENTRIES
 ) -> Iterator[tuple[str, int]]:
     """By age within an owner, owners in turn: a flood delays nobody else's; `share`: of each other owner."""
@@ -245,7 +245,7 @@ def _read(folder: int, name: str, *, aside: bool = False, limit: int = MAX_BYTES
     except OSError as error:
         raise UntrustedRecord(f"it cannot be opened: {error.strerror}") from None
     with closing(_Descriptor(descriptor)):
-        _refuse_odd(os.fstat(descriptor), aside, limit)
+        _reject_odd_file(os.fstat(descriptor), aside, limit)
         data = b""
         while chunk := os.read(descriptor, limit + 1 - len(data)):
             data += chunk
@@ -254,7 +254,7 @@ def _read(folder: int, name: str, *, aside: bool = False, limit: int = MAX_BYTES
     return data
 
 
-def _refuse_odd(found: os.stat_result, aside: bool, limit: int) -> None:
+def _reject_odd_file(found: os.stat_result, aside: bool, limit: int) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise UntrustedRecord("it is not a regular file")
     if aside:
@@ -266,7 +266,7 @@ def _refuse_odd(found: os.stat_result, aside: bool, limit: int) -> None:
 
 
 def _set_aside(name: str, reason: str, uid: int) -> RejectedEntry:
-    return RejectedEntry(name=printable(name), reason=reason, uid=uid)
+    return RejectedEntry(name=make_printable(name), reason=reason, uid=uid)
 
 
 def _remove(folder: int, name: str, *, keep: bool) -> bool:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 VERSION = 1  # of a spool file
 
 
-def new_nonce() -> str:
+def make_nonce() -> str:
     """The key of an observation: 128 random bits."""
     return os.urandom(16).hex()
 
@@ -46,14 +46,14 @@ def write_plain(directory: Path | str, observation: Observation) -> str:
 
 def write_sealed(directory: Path | str, observation: Observation, *, socket: str) -> str:
     """Leaves `observation` in the shared spool, sealed by whoever we are. StoreError when that fails."""
-    return begin_sealed(directory, socket=socket)(observation)
+    return start_sealed_write(directory, socket=socket)(observation)
 
 
-def begin_sealed(directory: Path | str, *, socket: str) -> Callable[[Observation], str]:
+def start_sealed_write(directory: Path | str, *, socket: str) -> Callable[[Observation], str]:
     """`write_sealed` in two, for an observation that is still to be made: what comes back takes it, once."""
     from slurmwrap.host import munge  # only where a site listens
 
-    seal = munge.begin_encode(socket=socket)
+    seal = munge.start_encode(socket=socket)
 
     def leave(observation: Observation) -> str:
         sealed = seal(serialize(observation))

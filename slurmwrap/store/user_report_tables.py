@@ -9,9 +9,9 @@ from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.model.run import LedgerReset, PrerunRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.store import schema
-from slurmwrap.store.queries import clusters
-from slurmwrap.store.schema import dump, sql_text
-from slurmwrap.store.serialize import to_plain
+from slurmwrap.store.queries import list_clusters
+from slurmwrap.store.schema import dump, encode_sql_text
+from slurmwrap.store.serialize import to_json_dict
 from slurmwrap.store.session import Session
 
 _UNSEEN = """
@@ -21,10 +21,10 @@ GROUP BY job_id ORDER BY max(at)
 """
 
 
-def in_clusters(session: Session, *also: str) -> tuple[str, list[str]]:
+def make_cluster_condition(session: Session, *also: str) -> tuple[str, list[str]]:
     """A condition with its values that primary keys answer, for who knows a job's id alone: they begin with the
     cluster. There are few clusters. `also`: tables that may know one which no run is known of."""
-    names = list(clusters(session, *also))
+    names = list(list_clusters(session, *also))
     return f"cluster IN ({', '.join('?' * len(names))})", names
 
 
@@ -62,19 +62,19 @@ class UserReportTables(Session):
 
     def unseen(self, cluster: str, since: float) -> tuple[int, ...]:
         """Ids of the jobs submitted at or after `since` of which no run is known; oldest first."""
-        rows = self._rows(_UNSEEN, {"cluster": sql_text(cluster), "since": since})
+        rows = self._rows(_UNSEEN, {"cluster": encode_sql_text(cluster), "since": since})
         return tuple(row["job_id"] for row in rows)
 
     def submissions_of(self, job_id: int) -> tuple[Submission, ...]:
         """Those of a job or of its pre-run's job; oldest first."""
-        known, names = in_clusters(self)
+        known, names = make_cluster_condition(self)
         sql = f"""SELECT * FROM submissions WHERE {known} AND job_id = ?
             UNION SELECT * FROM submissions WHERE prerun_job_id = ? ORDER BY at, cluster, job_id"""
         return self._read(schema.SUBMISSIONS, sql, [*names, job_id, job_id])
 
     def preruns_of(self, job_id: int) -> tuple[PrerunRecord, ...]:
         """Those of a job, or the one that ran as this job; oldest first."""
-        known, names = in_clusters(self)
+        known, names = make_cluster_condition(self)
         sql = f"""SELECT * FROM preruns WHERE {known} AND prerun_job_id = ?
             UNION SELECT * FROM preruns WHERE job_id = ? ORDER BY at, cluster, prerun_job_id"""
         return self._read(schema.PRERUNS, sql, [*names, job_id, job_id])
@@ -112,14 +112,14 @@ class UserReportTables(Session):
 
     def forget_profile(self, key: str) -> bool:
         """Removes it with the measurements it was made of; False when there was none."""
-        where = {"key": sql_text(key)}
+        where = {"key": encode_sql_text(key)}
         with self.transaction():
             self._write("DELETE FROM measurements WHERE key = :key", where)
             return self._write("DELETE FROM profiles WHERE key = :key", where)
 
     def save_measurement(self, key: str, measurement: Measurement, at: float, source: str) -> None:
         """Keeps a raw measurement beside the profile it went into; the same one twice is kept once."""
-        row = {"key": sql_text(key), "at": at, "source": source, "measurement": dump(to_plain(measurement))}
+        row = {"key": encode_sql_text(key), "at": at, "source": source, "measurement": dump(to_json_dict(measurement))}
         self._write("INSERT OR IGNORE INTO measurements VALUES (:key, :at, :source, :measurement)", row)
 
     def add_reset(self, reset: LedgerReset) -> None:

@@ -10,17 +10,17 @@ from typing import TypeVar
 
 from slurmwrap.model.run import PrerunRecord
 from slurmwrap.model.submission import Submission
-from slurmwrap.store.deserialize import from_plain
+from slurmwrap.store.deserialize import record_from_json
 
 T = TypeVar("T")
 
 
-def prerun_in(content: bytes) -> PrerunRecord | None:
+def parse_prerun(content: bytes) -> PrerunRecord | None:
     """The ended pre-run that a spool file tells of; None for a file of another kind."""
     return _record_in(content, PrerunRecord, "prerun", "prerun")
 
 
-def submission_in(content: bytes) -> Submission | None:
+def parse_submission(content: bytes) -> Submission | None:
     """The gsub call that a spool file tells of; None for a file of another kind."""
     return _record_in(content, Submission, "submit", "submission")
 
@@ -28,6 +28,6 @@ def submission_in(content: bytes) -> Submission | None:
 def _record_in(content: bytes, kind: type[T], context: str, key: str) -> T | None:
     try:
         plain = json.loads(content)
-        return from_plain(kind, plain["facts"][key]) if plain["context"] == context else None
+        return record_from_json(kind, plain["facts"][key]) if plain["context"] == context else None
     except (ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -77,13 +77,13 @@ class UserState:
 
     def freed_inputs(self) -> dict[str, float]:
         """Digests that this user freed by `slurmwrap inputs clear`, and when: what blocked him before is void."""
-        return self._times(_FREED)
+        return self._read_times(_FREED)
 
     def free_input(self, digest: str, at: float) -> None:
         """Remembers it: the site's word on a user's own input binds nobody but himself, so he may overrule it."""
         self._keep_times(_FREED, {**self.freed_inputs(), digest: at})
 
-    def _times(self, name: str) -> dict[str, float]:
+    def _read_times(self, name: str) -> dict[str, float]:
         try:
             with open(f"{self.place}/{name}", "rb") as file:
                 found = json.loads(file.read())
@@ -103,29 +103,29 @@ class UserState:
 
     def passed(self, fingerprint: str) -> PrerunRecord | None:
         """The newest pre-run of this fingerprint, when it passed; None otherwise."""
-        newest = self._newest_prerun(fingerprint)
+        newest = self._find_newest_prerun(fingerprint)
         if newest is None or newest.verdict.outcome.value != "pass":
             return None
-        return newest if newest.at > self._forgotten_at(fingerprint) else None
+        return newest if newest.at > self._get_forget_time(fingerprint) else None
 
     def undecided(self, fingerprint: str) -> PrerunRecord | None:
         """The newest pre-run of this fingerprint, when it could not tell and another one would not either."""
-        newest = self._newest_prerun(fingerprint)
+        newest = self._find_newest_prerun(fingerprint)
         if newest is None or newest.verdict.outcome.value != "inconclusive" or not newest.verdict.lasting:
             return None
-        return newest if newest.at > self._forgotten_at(fingerprint) else None
+        return newest if newest.at > self._get_forget_time(fingerprint) else None
 
-    def _newest_prerun(self, fingerprint: str) -> PrerunRecord | None:
+    def _find_newest_prerun(self, fingerprint: str) -> PrerunRecord | None:
         if not fingerprint:
             return None
         query = "SELECT * FROM preruns WHERE fingerprint = ? ORDER BY at"
         known: list[PrerunRecord] = self._read("PRERUNS", query, fingerprint)
-        known += self._fresh_preruns(fingerprint)
+        known += self._list_fresh_preruns(fingerprint)
         return max(known, key=lambda record: record.at, default=None)
 
-    def _forgotten_at(self, fingerprint: str) -> float:
+    def _get_forget_time(self, fingerprint: str) -> float:
         """Until when what is known of this fingerprint counts no more."""
-        forgotten = self._times(_FORGOTTEN)
+        forgotten = self._read_times(_FORGOTTEN)
         return max(forgotten.get(fingerprint, 0.0), forgotten.get("*", 0.0))
 
     def completed(
@@ -140,42 +140,42 @@ class UserState:
         """
         if not fingerprint:
             return None
-        ends = [self._times(_COMPLETED).get(fingerprint, 0.0)]
-        ends += [at for _, at, category in self._ends_of(script_sha256, fingerprint) if category == _SUCCESS]
+        ends = [self._read_times(_COMPLETED).get(fingerprint, 0.0)]
+        ends += [at for _, at, category in self._list_ends(script_sha256, fingerprint) if category == _SUCCESS]
         for record, submission in told:
             same = submission.fingerprint == fingerprint and "_" not in record.address
             if same and record.diagnosis is not None and record.diagnosis.category == _SUCCESS:
                 ends.append(float(record.end_time or record.attempt.submit_time))
         newest = max(ends)
-        if newest <= self._forgotten_at(fingerprint):
+        if newest <= self._get_forget_time(fingerprint):
             return None
-        tried = self._newest_prerun(fingerprint)
+        tried = self._find_newest_prerun(fingerprint)
         failed_since = tried is not None and tried.verdict.outcome.value == "fail" and tried.at > newest
         return None if failed_since else newest
 
     def unjudged(self, script_sha256: str, fingerprint: str, cluster: str) -> tuple[tuple[int, float], ...]:
         """(job id, when submitted), newest first, of this user's submissions of the very same to `cluster` of which no
         run is judged."""
-        times = self._submitted_at(script_sha256, fingerprint, cluster)
-        judged = {job_id for job_id, _, _ in self._ends_of(script_sha256, fingerprint)} if times else set()
-        forgotten = self._forgotten_at(fingerprint) if times else 0.0
+        times = self._list_submit_times(script_sha256, fingerprint, cluster)
+        judged = {job_id for job_id, _, _ in self._list_ends(script_sha256, fingerprint)} if times else set()
+        forgotten = self._get_forget_time(fingerprint) if times else 0.0
         known = [(job_id, at) for job_id, at in times.items() if job_id not in judged and at > forgotten]
         return tuple(sorted(known, key=lambda pair: pair[1], reverse=True))
 
     def remember_completed(self, fingerprint: str, at: float) -> None:
         """A run of the very same completed, as Slurm said. StoreError."""
-        known = {**self._times(_COMPLETED), fingerprint: at}
+        known = {**self._read_times(_COMPLETED), fingerprint: at}
         newest = sorted(known, key=lambda mark: known[mark], reverse=True)[:_COMPLETED_KEPT]
         self._keep_times(_COMPLETED, {mark: known[mark] for mark in newest})
 
-    def _ends_of(self, script_sha256: str, fingerprint: str) -> list[tuple[int, float, str]]:
+    def _list_ends(self, script_sha256: str, fingerprint: str) -> list[tuple[int, float, str]]:
         """(job id, when it ended, category) of the judged runs of the very same that are no task of an array."""
         query = """SELECT a.job_id, a.address, a.end_time, a.submit_time, a.diagnosis_category FROM attempts a
             JOIN submissions s ON s.cluster = a.cluster AND s.job_id = a.job_id
             WHERE s.script_sha256 = ? AND s.fingerprint = ? AND a.diagnosis_category IS NOT NULL AND s.at = (
                 SELECT max(n.at) FROM submissions n
                 WHERE n.cluster = a.cluster AND n.job_id = a.job_id AND n.at <= a.submit_time + ?)"""
-        with self._rows(query, script_sha256, fingerprint, _CLOCKS_S) as rows:
+        with self._read_rows(query, script_sha256, fingerprint, _CLOCKS_S) as rows:
             return [
                 (int(row["job_id"]), float(row["end_time"] or row["submit_time"]), row["diagnosis_category"])
                 for row in rows
@@ -184,33 +184,33 @@ class UserState:
 
     def fingerprints(self) -> tuple[str, ...]:
         """Those of all pre-runs that are taken in."""
-        with self._rows("SELECT DISTINCT fingerprint FROM preruns WHERE fingerprint <> ''") as rows:
+        with self._read_rows("SELECT DISTINCT fingerprint FROM preruns WHERE fingerprint <> ''") as rows:
             return tuple(row["fingerprint"] for row in rows)
 
     def forget_passed(self, fingerprints: Collection[str], at: float) -> None:
         """What passed up to then counts no more: the next submission is pre-run again. "*" means all. StoreError."""
-        kept = {} if "*" in fingerprints else self._times(_FORGOTTEN)
+        kept = {} if "*" in fingerprints else self._read_times(_FORGOTTEN)
         self._keep_times(_FORGOTTEN, {**kept, **dict.fromkeys(fingerprints, at)})
 
     def submitted(self, script_sha256: str) -> tuple[Submission, ...]:
         """This user's newest submissions of this very script, taken in or still in the spool; in no order."""
         query = f"SELECT * FROM submissions WHERE script_sha256 = ? ORDER BY at DESC LIMIT {_SUBMISSIONS}"
         known: list[Submission] = self._read("SUBMISSIONS", query, script_sha256)
-        known += self._fresh_submissions(script_sha256)
+        known += self._list_fresh_submissions(script_sha256)
         return tuple({(s.cluster, s.job_id, s.at): s for s in known}.values())
 
     def submitted_ids(self, script_sha256: str, fingerprint: str) -> tuple[int, ...]:
         """Job ids of this user's newest submissions of the very same, newest first: `submitted` without its records."""
-        known = self._submitted_at(script_sha256, fingerprint)
+        known = self._list_submit_times(script_sha256, fingerprint)
         return tuple(sorted(known, key=lambda job_id: known[job_id], reverse=True))
 
-    def _submitted_at(self, script_sha256: str, fingerprint: str, cluster: str | None = None) -> dict[int, float]:
+    def _list_submit_times(self, script_sha256: str, fingerprint: str, cluster: str | None = None) -> dict[int, float]:
         """When each was submitted; `cluster` None: to any, since several may share a home."""
         query = f"""SELECT cluster, job_id, at FROM submissions WHERE script_sha256 = ? AND fingerprint = ?
             ORDER BY at DESC LIMIT {_SUBMISSIONS}"""
-        with self._rows(query, script_sha256, fingerprint) as rows:
+        with self._read_rows(query, script_sha256, fingerprint) as rows:
             known = {int(row["job_id"]): float(row["at"]) for row in rows if cluster in (None, row["cluster"])}
-        for content in self._fresh("submit", fingerprint):
+        for content in self._list_fresh_files("submit", fingerprint):
             with suppress(ValueError, KeyError, TypeError, RecursionError):
                 told = json.loads(content)["facts"]["submission"]
                 if told["fingerprint"] == fingerprint and cluster in (None, told["cluster"]):
@@ -219,13 +219,13 @@ class UserState:
 
     def newest_submissions(self, limit: int) -> tuple[tuple[int, float, str], ...]:
         """(job id, when, name) of those that are taken in, newest first."""
-        with self._rows(f"SELECT job_id, at, name FROM submissions ORDER BY at DESC LIMIT {limit:d}") as rows:
+        with self._read_rows(f"SELECT job_id, at, name FROM submissions ORDER BY at DESC LIMIT {limit:d}") as rows:
             return tuple((int(row["job_id"]), float(row["at"]), str(row["name"])) for row in rows)
 
     def newest_runs(self, limit: int) -> tuple[tuple[str, float, str, str], ...]:
         """(address, when it was submitted, name, final state) of runs, newest first."""
         query = f"SELECT address, submit_time, name, state FROM attempts ORDER BY submit_time DESC LIMIT {limit:d}"
-        with self._rows(query) as rows:
+        with self._read_rows(query) as rows:
             return tuple((str(r["address"]), float(r["submit_time"]), str(r["name"]), str(r["state"])) for r in rows)
 
     def failed_before(
@@ -242,8 +242,8 @@ class UserState:
         """
         if not script_sha256:
             return ()
-        ends = [*self._ended(script_sha256), *self._tried(script_sha256)]
-        ends += [_from_attempt(record, s.fingerprint) for record, s in told if _conclusive(record)]
+        ends = [*self._list_ended_runs(script_sha256), *self._list_tried_preruns(script_sha256)]
+        ends += [_past_failure_from_run(record, s.fingerprint) for record, s in told if _is_conclusive(record)]
         mine = [end for end in ends if fingerprint in (None, end.fingerprint)]
         newest_first = sorted(mine, key=lambda end: end.at, reverse=True)
         since_success = next((i for i, end in enumerate(newest_first) if end.category == _SUCCESS), len(newest_first))
@@ -252,45 +252,45 @@ class UserState:
             newest_of_job.setdefault(end.job_id, end)
         return tuple(newest_of_job.values())
 
-    def _ended(self, script_sha256: str) -> list[PastFailure]:
+    def _list_ended_runs(self, script_sha256: str) -> list[PastFailure]:
         query = """SELECT a.*, s.fingerprint AS fingerprint FROM attempts a
             JOIN submissions s ON s.cluster = a.cluster AND s.job_id = a.job_id
             WHERE s.script_sha256 = ? AND a.diagnosis_category IS NOT NULL AND s.at = (
                 SELECT max(n.at) FROM submissions n
                 WHERE n.cluster = a.cluster AND n.job_id = a.job_id AND n.at <= a.submit_time + ?)"""
-        with self._rows(query, script_sha256, _CLOCKS_S) as rows:
+        with self._read_rows(query, script_sha256, _CLOCKS_S) as rows:
             found = [(_record_of("ATTEMPTS", row), row["fingerprint"]) for row in rows]
-        return [_from_attempt(record, fingerprint) for record, fingerprint in found if _conclusive(record)]
+        return [_past_failure_from_run(record, fingerprint) for record, fingerprint in found if _is_conclusive(record)]
 
-    def _tried(self, script_sha256: str) -> list[PastFailure]:
+    def _list_tried_preruns(self, script_sha256: str) -> list[PastFailure]:
         query = """SELECT DISTINCT p.* FROM preruns p
             JOIN submissions s ON s.cluster = p.cluster AND s.prerun_job_id = p.prerun_job_id
             WHERE s.script_sha256 = ? AND p.verdict_outcome = 'fail'"""
-        return [_from_prerun(record) for record in self._read("PRERUNS", query, script_sha256)]
+        return [_past_failure_from_prerun(record) for record in self._read("PRERUNS", query, script_sha256)]
 
-    def _fresh_preruns(self, fingerprint: str) -> list[PrerunRecord]:
-        contents = self._fresh("prerun", fingerprint)
+    def _list_fresh_preruns(self, fingerprint: str) -> list[PrerunRecord]:
+        contents = self._list_fresh_files("prerun", fingerprint)
         if not contents:
             return []
-        from slurmwrap.store.user_spool import prerun_in
+        from slurmwrap.store.user_spool import parse_prerun
 
-        found = map(prerun_in, contents)
+        found = map(parse_prerun, contents)
         return [record for record in found if record is not None and record.fingerprint == fingerprint]
 
-    def _fresh_submissions(self, script_sha256: str) -> list[Submission]:
-        contents = self._fresh("submit", script_sha256)
+    def _list_fresh_submissions(self, script_sha256: str) -> list[Submission]:
+        contents = self._list_fresh_files("submit", script_sha256)
         if not contents:
             return []
-        from slurmwrap.store.user_spool import submission_in
+        from slurmwrap.store.user_spool import parse_submission
 
-        found = map(submission_in, contents)
+        found = map(parse_submission, contents)
         return [one for one in found if one is not None and one.script_sha256 == script_sha256]
 
     def fresh(self, context: str) -> list[bytes]:
         """Of the newest files of the spool those of one context, the newest first."""
-        return self._fresh(context)
+        return self._list_fresh_files(context)
 
-    def _fresh(self, context: str, mark: str = "") -> list[bytes]:
+    def _list_fresh_files(self, context: str, mark: str = "") -> list[bytes]:
         """The same, of which only those count that hold `mark`."""
         # looked for before JSON is read: a sweep leaves many
         words = tuple(f'"{word}"'.encode() for word in (context, mark) if word)
@@ -299,27 +299,32 @@ class UserState:
         except OSError:
             return []
         whole = [name for name in names if not name.startswith(".")]
-        contents = (_content_of(f"{self.place}/{SPOOL}/{name}") for name in reversed(whole[-_SPOOL_FILES:]))
+        contents = (_read_spool_file(f"{self.place}/{SPOOL}/{name}") for name in reversed(whole[-_SPOOL_FILES:]))
         return list(islice((one for one in contents if all(word in one for word in words)), _SUBMISSIONS))
 
     def _read(self, table: str, query: str, *values: Any) -> list[Any]:
         """Rows as records; `table`: the name of one of schema.py's."""
-        with self._rows(query, *values) as rows:
+        with self._read_rows(query, *values) as rows:
             return [_record_of(table, row) for row in rows]
 
     @contextmanager
-    def _rows(self, query: str, *values: Any) -> Iterator[list[dict[str, Any]]]:
+    def _read_rows(self, query: str, *values: Any) -> Iterator[list[dict[str, Any]]]:
         if not os.path.exists(f"{self.place}/{DATABASE}"):
             yield []
             return
         import sqlite3
 
-        from slurmwrap.store.connection import connect_readonly, explained, reachable, version_of
+        from slurmwrap.store.connection import (
+            connect_readonly,
+            read_version,
+            translate_os_errors,
+            translate_sqlite_errors,
+        )
 
-        with reachable(self.database), explained(self.database):
+        with translate_os_errors(self.database), translate_sqlite_errors(self.database):
             connection = connect_readonly(self.database, busy_s=_BUSY_S)
             try:
-                rows = _fetch(connection, query, values) if version_of(connection, self.database) else []
+                rows = _fetch(connection, query, values) if read_version(connection, self.database) else []
             finally:
                 connection.close()
         try:
@@ -334,18 +339,18 @@ _SUCCESS = "success"
 def _record_of(table: str, row: Mapping[str, Any]) -> Any:
     from slurmwrap.store import schema
 
-    return schema.from_row(getattr(schema, table), row)
+    return schema.record_from_row(getattr(schema, table), row)
 
 
 def _fetch(connection: sqlite3.Connection, query: str, values: tuple[Any, ...]) -> list[dict[str, Any]]:
     from slurmwrap.store import schema
 
-    cursor = connection.execute(query, [schema.sql_text(v) if isinstance(v, str) else v for v in values])
+    cursor = connection.execute(query, [schema.encode_sql_text(v) if isinstance(v, str) else v for v in values])
     names = [column[0] for column in cursor.description]
     return [dict(zip(names, row, strict=True)) for row in cursor]
 
 
-def _from_attempt(record: JobRun, fingerprint: str) -> PastFailure:
+def _past_failure_from_run(record: JobRun, fingerprint: str) -> PastFailure:
     from slurmwrap.model.past_failure import PastFailure
 
     diagnosis = record.diagnosis
@@ -363,7 +368,7 @@ def _from_attempt(record: JobRun, fingerprint: str) -> PastFailure:
     )
 
 
-def _from_prerun(record: PrerunRecord) -> PastFailure:
+def _past_failure_from_prerun(record: PrerunRecord) -> PastFailure:
     from slurmwrap.model.past_failure import PastFailure
 
     return PastFailure(
@@ -378,7 +383,7 @@ def _from_prerun(record: PrerunRecord) -> PastFailure:
     )
 
 
-def _conclusive(record: JobRun) -> bool:
+def _is_conclusive(record: JobRun) -> bool:
     """Whether the end says something about the next run: a success, or what the same script does again anywhere."""
     found = record.diagnosis
     if found is None:
@@ -386,7 +391,7 @@ def _conclusive(record: JobRun) -> bool:
     return found.category == _SUCCESS or (found.decision in DETERMINISTIC and found.domain not in _NOT_THE_SCRIPTS)
 
 
-def _content_of(path: str) -> bytes:
+def _read_spool_file(path: str) -> bytes:
     """Of one spool file; empty when it cannot be read. The spool is the user's own, mode 0700."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # a third of Path.open's time, for every file of a sweep

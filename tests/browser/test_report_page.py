@@ -13,7 +13,7 @@ import pytest
 from waiting import allow
 
 from slurmwrap.cli.report.report_output import rendered
-from slurmwrap.report.headline import page_of
+from slurmwrap.report.headline import build_page
 from slurmwrap.report.report_html import index, mail
 
 pytestmark = pytest.mark.early
@@ -162,7 +162,7 @@ def test_the_keyboard_reaches_what_scrolls(shown: Shown, full: str) -> None:
 
 def test_mail_and_index_are_readable_on_a_phone(shown: Shown) -> None:
     night = type("Night", (), {"day": "2026-11-22", "word": "act", "sentence": "Much to do. " * 20})
-    mails = [mail(page_of(report), made_by="slurmwrap 1") for report in (nights.empty(), nights.full())]
+    mails = [mail(build_page(report), made_by="slurmwrap 1") for report in (nights.empty(), nights.full())]
     for text in (*mails, index([night] * 40, "cluster aurora")):
         page = shown(text, 390)
         assert page.evaluate("faint(4.5)") == []

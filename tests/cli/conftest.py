@@ -17,7 +17,7 @@ from slurmwrap.model.retry_decision import PlannedAction, Strike
 from slurmwrap.model.run import ActionRecord, JobRun, PrerunRecord, StrikeRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.store.database import Database
-from slurmwrap.store.deserialize import from_plain
+from slurmwrap.store.deserialize import record_from_json
 
 DAY = Path(__file__).parent.parent / "data" / "report" / "day.json"
 
@@ -39,19 +39,19 @@ def _fill(path: Path, plain: dict[str, Any], shift: float) -> None:
     plain = _shifted(plain, shift)
     with Database.open(path) as database, database.transaction():
         for one in plain["attempts"]:
-            database.save_attempt(from_plain(JobRun, one))
+            database.save_attempt(record_from_json(JobRun, one))
         for one in plain["preruns"]:
-            database.save_prerun(from_plain(PrerunRecord, one))
+            database.save_prerun(record_from_json(PrerunRecord, one))
         for one in plain["submissions"]:
-            database.save_submission(from_plain(Submission, one))
+            database.save_submission(record_from_json(Submission, one))
         for one in plain["blocked"]:
-            database.block_input(from_plain(BlockedInput, one))
+            database.block_input(record_from_json(BlockedInput, one))
         for one in plain["strikes"]:
-            record = from_plain(StrikeRecord, one)
+            record = record_from_json(StrikeRecord, one)
             strike = Strike(node=record.node, cause=record.cause, conclusive=record.conclusive, text=record.text)
             database.add_strike(strike, record.at, record.job_id, record.uid)
         for one in plain["actions"]:
-            action = from_plain(ActionRecord, one)
+            action = record_from_json(ActionRecord, one)
             wanted = SlurmAction(
                 verb=Verb(action.verb), target=action.target, key=action.key, value=action.value, because=action.because
             )

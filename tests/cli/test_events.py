@@ -18,12 +18,12 @@ from slurmwrap.host.journal import Journal
 from slurmwrap.model.run import ActionRecord, JobRun
 from slurmwrap.reconcile import event_log
 from slurmwrap.reconcile.event_log import Event, EventKind, EventLog, record_of
-from slurmwrap.store.deserialize import from_plain
+from slurmwrap.store.deserialize import record_from_json
 
 
 def a_failure(day: dict[str, Any]) -> JobRun:
     found = next(one for one in day["attempts"] if one["diagnosis"] and len(one["nodes"]) > 1)
-    return from_plain(JobRun, found)
+    return record_from_json(JobRun, found)
 
 
 def an_action(**changed: str) -> ActionRecord:
@@ -34,7 +34,7 @@ def an_action(**changed: str) -> ActionRecord:
 def test_a_judged_run_is_found_by_job_user_category_and_each_node(day: dict[str, Any]) -> None:
     record = a_failure(day)
     assert record.diagnosis is not None
-    found = event_log.judged(record)
+    found = event_log.make_judged_event(record)
     why = f"{record.diagnosis.category}, {record.decision}: {record.decision_reason}"
     assert found.text == f"job {record.address} of {record.user}: {why}"
     fields = list(record_of(found))
@@ -90,11 +90,11 @@ def test_a_judged_run_is_found_by_job_user_category_and_each_node(day: dict[str,
     ],
 )
 def test_an_action_names_its_target_by_what_it_is(action: ActionRecord, wanted: Event) -> None:
-    assert event_log.acted(action) == wanted
+    assert event_log.make_acted_event(action) == wanted
 
 
 def test_what_slurm_refused_is_a_warning_with_slurms_words() -> None:
-    found = event_log.not_acted(an_action(error="Invalid node name\nspecified"))
+    found = event_log.make_refused_action_event(an_action(error="Invalid node name\nspecified"))
     assert dict(record_of(found))["PRIORITY"] == "4"
     assert dict(record_of(found))["MESSAGE"] == "not done: drain n1 : Invalid node name\\nspecified"
     assert found.fields[-1] == ("SLURMWRAP_ERROR", "Invalid node name\nspecified")
@@ -120,7 +120,7 @@ def listener(tmp_path: Path) -> socket.socket:
 def test_on_a_terminal_it_is_text(listener: socket.socket, tmp_path: Path) -> None:
     with listener, closing(Journal(str(tmp_path / "socket"))) as journal:
         one = voice()
-        EventLog.of(Config(), one, {}, journal).tell(event_log.note("\x1b[2Jhello"))
+        EventLog.of(Config(), one, {}, journal).tell(event_log.make_note_event("\x1b[2Jhello"))
         assert said(one) == "slurmwrap: \\x1b[2Jhello\n"
 
 
@@ -128,7 +128,7 @@ def test_where_the_journal_was_asked_for_it_gets_the_fields(listener: socket.soc
     with listener, closing(Journal(str(tmp_path / "socket"))) as journal:
         one = voice()
         log = EventLog.of(Config(log=LogKeys(to="journal")), one, {}, journal)
-        log.tell(event_log.refused(3))
+        log.tell(event_log.make_rejected_files_event(3))
         assert said(one) == ""
         assert listener.recv(1 << 16).decode().splitlines() == [
             "MESSAGE=3 spool files were not believed and set aside",

@@ -17,7 +17,7 @@ from slurmwrap.model.evidence import Citation, Diagnosis, RunKey
 from slurmwrap.model.run import JobRun
 from slurmwrap.prerun.static.job_inputs import digest
 from slurmwrap.store.database import Database
-from slurmwrap.store.serialize import to_plain
+from slurmwrap.store.serialize import to_json_dict
 from slurmwrap.store.user_state_files import UserState
 
 Run = Callable[..., Result]
@@ -109,7 +109,7 @@ def test_a_user_blocks_a_file_for_himself_and_the_site_for_everybody(
     (tmp_path / "site").mkdir()
     slurmwrap("inputs", "block", str(data), "--reason", "old", site=True)
     with Database.open(tmp_path / "site" / "site.db", readonly=True) as store:
-        assert [to_plain(b)["uid"] for b in store.blocked_inputs()] == [-1]
+        assert [to_json_dict(b)["uid"] for b in store.blocked_inputs()] == [-1]
     assert slurmwrap("inputs", "clear", str(data), site=True).exit_code == 0
     with Database.open(tmp_path / "site" / "site.db", readonly=True) as store:
         assert store.blocked_inputs() == ()

@@ -22,7 +22,7 @@ from slurmwrap.model.retry_decision import PlannedAction
 from slurmwrap.model.run import JobRun
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.retry_budget import ledger_of
-from slurmwrap.report.job_report.budget_table import account_of
+from slurmwrap.report.job_report.budget_table import make_budget_report
 from slurmwrap.store.database import Database
 
 Run = Callable[..., Result]
@@ -163,7 +163,7 @@ def test_clearing_forgives_takes_back_what_is_not_done_and_deletes_nothing(slurm
     fourth = ran(81, 3, end_time=reset.at + 100)
     assert ledger_of(runs, fourth).spent("nccl_error") == 3
     assert ledger_of(runs, fourth, (reset,)).spent("nccl_error") == 0
-    account = account_of((*runs, fourth), Retry(), (reset,))
+    account = make_budget_report((*runs, fourth), Retry(), (reset,))
     assert [(b.category, b.failures, b.used, b.left, b.not_counted) for b in account.budgets] == [
         ("nccl_error", 4, 1, 2, ("3 before the ledger was cleared",))
     ]

@@ -19,9 +19,9 @@ from slurmwrap.cli.prerun_page import story
 from slurmwrap.cli.prerun_rows import PrerunRow, rows_of
 from slurmwrap.config import Config
 from slurmwrap.console import Console
-from slurmwrap.gsub.follow_prerun import PrerunSnapshot, describe, follow, seen
+from slurmwrap.gsub.follow_prerun import PrerunSnapshot, describe, follow, take_prerun_snapshot
 from slurmwrap.gsub.submit_context import PrerunChecks, SubmitContext
-from slurmwrap.gsub.verdict_output import nothing_proven, print_alone, shown
+from slurmwrap.gsub.verdict_output import make_unproven_verdict, print_alone, verdict_to_json_dict
 from slurmwrap.model.evidence import Citation
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.model.verdict import Outcome, Verdict, verdict_to_json
@@ -244,7 +244,7 @@ def test_a_freed_input_and_a_forgotten_pass_do_not_mix(tmp_path: Path) -> None:
     ],
 )
 def test_each_stage_is_told_in_a_line(state: str, progress: dict[str, Any], told: str) -> None:
-    assert describe(seen(state, "Priority", 9.0, progress, 3)) == told
+    assert describe(take_prerun_snapshot(state, "Priority", 9.0, progress, 3)) == told
 
 
 def test_the_bar_fills_with_the_steps() -> None:
@@ -362,11 +362,11 @@ def test_a_verdict_is_printed_under_the_names_that_programs_rely_on(capsys: pyte
     [
         (PASSED, 0, "pass: 3 steps ran"),
         (replace(FAILED, reason="two\nlines \x1b[31m"), 3, "fail: two\\nlines \\x1b[31m"),
-        (nothing_proven("no GPU"), 4, "inconclusive: no GPU"),
+        (make_unproven_verdict("no GPU"), 4, "inconclusive: no GPU"),
     ],
 )
 def test_for_people_a_verdict_is_one_harmless_line(
     verdict: Verdict, code: int, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert (print_alone(verdict, as_json=False), capsys.readouterr().out) == (code, line + "\n")
-    assert shown(verdict)["verdict"] == verdict.outcome.value
+    assert verdict_to_json_dict(verdict)["verdict"] == verdict.outcome.value

@@ -13,7 +13,7 @@ from slurmwrap.cli.reconcile_first import FRESH_S, look_first
 from slurmwrap.cli.record_access import RecordSource
 from slurmwrap.config import RULES, Config
 from slurmwrap.errors import SlurmUnreachable
-from slurmwrap.host.lock import held
+from slurmwrap.host.lock import hold_exclusive_lock
 from slurmwrap.store.database import Database
 
 ACT, OBSERVE = "act", "observe"
@@ -84,7 +84,7 @@ def test_what_keeps_from_looking_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("slurmwrap.slurm.commands.SlurmCommands.cluster_name", lambda self: "lab")
     monkeypatch.setattr(reconcile_first, "_PAUSE_S", 0.0)
     Database.open(where.database).close()
-    with held(where.database.with_suffix(".lock"), "another reconciler"):
+    with hold_exclusive_lock(where.database.with_suffix(".lock"), "another reconciler"):
         assert look_first(where, CONFIG).endswith(f"(pid {os.getpid()}); what was found so far is shown")
     where.database.write_bytes(b"scrambled eggs" * 500)
     assert look_first(where, CONFIG) == ""  # whoever reads it says that it is damaged

@@ -25,7 +25,7 @@ from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.store.database import Database
 from slurmwrap.store.published import FilePublisher
-from slurmwrap.store.serialize import to_plain
+from slurmwrap.store.serialize import to_json_dict
 from slurmwrap.store.spool_writer import write_plain
 
 Run = Callable[..., Result]
@@ -56,8 +56,8 @@ def leave(spool: Path, context: Context, **facts: Any) -> None:
 
 def test_a_failed_prerun_is_told_before_any_reconcile(slurmwrap: Run, tmp_path: Path) -> None:
     spool = tmp_path / "slurmwrap" / "spool"
-    leave(spool, Context.SUBMIT, submission=to_plain(asked()))
-    leave(spool, Context.PRERUN, prerun=to_plain(stopped()))
+    leave(spool, Context.SUBMIT, submission=to_json_dict(asked()))
+    leave(spool, Context.PRERUN, prerun=to_json_dict(stopped()))
     result = slurmwrap("why")
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
@@ -115,14 +115,14 @@ def test_what_is_no_job_id_is_refused(slurmwrap: Run, word: str) -> None:
 
 
 def test_json_is_the_whole_story(slurmwrap: Run, tmp_path: Path) -> None:
-    leave(tmp_path / "slurmwrap" / "spool", Context.SUBMIT, submission=to_plain(asked()))
+    leave(tmp_path / "slurmwrap" / "spool", Context.SUBMIT, submission=to_json_dict(asked()))
     result = slurmwrap("why", "81", "--json")
     assert result.stderr.startswith("slurmwrap: Slurm could not be asked (") and result.stderr.count("\n") == 1
     assert json.loads(result.stdout) == {
         "kind": "slurmwrap.why",
         "schema": 1,
         "address": "81",
-        "submission": to_plain(asked()),
+        "submission": to_json_dict(asked()),
         "preruns": [],
         "attempts": [],
         "actions": [],
@@ -138,7 +138,7 @@ def test_what_a_stranger_put_into_the_spool_is_passed_over(slurmwrap: Run, tmp_p
     spool = tmp_path / "slurmwrap" / "spool"
     leave(spool, Context.SUBMIT, submission={"job_id": "81; rm -rf"})
     leave(spool, Context.PRERUN, prerun=[1])
-    leave(spool, Context.SUBMIT, submission=to_plain(asked()))
+    leave(spool, Context.SUBMIT, submission=to_json_dict(asked()))
     (spool / "junk.obs").write_bytes(b"\xff" * 100)
     assert slurmwrap("why", "81").stdout.startswith("Job 81 train\n")
 
@@ -214,7 +214,7 @@ def test_without_munged_the_rest_is_told(slurmwrap: Run, tmp_path: Path, monkeyp
 
     record = JobRun(attempt=RunKey(cluster="lab", job_id=81, submit_time=1), uid=os.geteuid())
     FilePublisher(tmp_path / "published", "", seal).tell_owner(record, ())
-    leave(tmp_path / "slurmwrap" / "spool", Context.SUBMIT, submission=to_plain(asked()))
+    leave(tmp_path / "slurmwrap" / "spool", Context.SUBMIT, submission=to_json_dict(asked()))
     result = slurmwrap("why", "81")
     assert result.stdout.startswith("Job 81 train\n")
     assert "the site's diagnoses cannot be read: unmunge: " in result.stderr
@@ -331,8 +331,8 @@ def test_a_finding_shows_the_line_of_the_script_unless_it_was_changed(slurmwrap:
     finding = Finding(severity=Severity.ERROR, message="/nowhere: no such file", file="train.sbatch", line=2)
     failed = replace(stopped(), verdict=replace(stopped().verdict, findings=(finding,)))
     spool = tmp_path / "slurmwrap" / "spool"
-    leave(spool, Context.SUBMIT, submission=to_plain(asked(work_dir=str(tmp_path), script_path="train.sbatch")))
-    leave(spool, Context.PRERUN, prerun=to_plain(failed))
+    leave(spool, Context.SUBMIT, submission=to_json_dict(asked(work_dir=str(tmp_path), script_path="train.sbatch")))
+    leave(spool, Context.PRERUN, prerun=to_json_dict(failed))
     assert "    > python train.py --data /nowhere\n" in slurmwrap("why", "81").stdout
     lines = json.loads(slurmwrap("why", "81", "--json").stdout)["lines"]
     assert lines == [{"file": "train.sbatch", "line": 2, "text": "python train.py --data /nowhere"}]

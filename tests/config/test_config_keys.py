@@ -10,22 +10,22 @@ import pytest
 from configuration_page import PAGE, with_keys
 
 from slurmwrap.config import BOUNDS, CHOICES, RULES, Config, merge
-from slurmwrap.config.config_check import mistakes, remarks
-from slurmwrap.config.config_keys import Key, KeyReader, keys, toml, value_of
-from slurmwrap.config.config_pages import template
+from slurmwrap.config.config_check import find_mistakes, find_remarks
+from slurmwrap.config.config_keys import Key, KeyReader, format_toml, get_value, list_keys
+from slurmwrap.config.config_pages import make_template
 from slurmwrap.config.key_docs import SECTIONS
-from slurmwrap.config.key_lines import lines_of, place
-from slurmwrap.config.key_origins import KeySetting, KeySource, settings, unknown_variables
-from slurmwrap.config.suggest_key import sections
+from slurmwrap.config.key_lines import find_key_lines, place
+from slurmwrap.config.key_origins import KeySetting, KeySource, find_unknown_variables, list_settings
+from slurmwrap.config.suggest_key import list_sections
 
 
 def every_key() -> set[str]:
-    return {f"{section}.{name}" for section, names in sections().items() for name in names} | {"slurm_timeout_s"}
+    return {f"{section}.{name}" for section, names in list_sections().items() for name in names} | {"slurm_timeout_s"}
 
 
 def test_every_key_is_documented_and_no_stale_one() -> None:
-    assert {key.name for key in keys()} == every_key()
-    assert set(SECTIONS) == {key.section for key in keys()}
+    assert {key.name for key in list_keys()} == every_key()
+    assert set(SECTIONS) == {key.section for key in list_keys()}
 
 
 def test_bounds_and_choices_are_of_keys_that_exist() -> None:
@@ -34,17 +34,17 @@ def test_bounds_and_choices_are_of_keys_that_exist() -> None:
 
 
 def test_every_number_has_bounds_and_a_unit() -> None:
-    numbers = [key for key in keys() if isinstance(key.default, int | float) and not isinstance(key.default, bool)]
+    numbers = [key for key in list_keys() if isinstance(key.default, int | float) and not isinstance(key.default, bool)]
     assert [key.name for key in numbers if key.name not in BOUNDS] == []
     assert [key.name for key in numbers if not key.unit] == []
 
 
 def test_every_text_is_a_sentence() -> None:
-    assert [key.name for key in keys() if not re.fullmatch(r"\S.*[^ ]\.(\.\.)?|\S.*, \.\.\.", key.text)] == []
+    assert [key.name for key in list_keys() if not re.fullmatch(r"\S.*[^ ]\.(\.\.)?|\S.*, \.\.\.", key.text)] == []
 
 
 def test_a_key_says_all_about_itself() -> None:
-    found = next(key for key in keys() if key.name == "prerun.steps")
+    found = next(key for key in list_keys() if key.name == "prerun.steps")
     assert found == Key(
         name="prerun.steps",
         default=3,
@@ -61,13 +61,13 @@ def test_the_page_is_as_it_is_generated() -> None:
 
 
 def test_the_template_loads_and_changes_nothing() -> None:
-    assert merge(Config(), tomllib.loads(template())) == Config()
-    assert mistakes("config.toml", template()) == ()
+    assert merge(Config(), tomllib.loads(make_template())) == Config()
+    assert find_mistakes("config.toml", make_template()) == ()
 
 
 def test_the_template_with_every_key_switched_on_is_the_default_too() -> None:
-    switched_on = re.sub(r"(?m)^#(?=\w+ = )", "", template())
-    assert set(lines_of(switched_on)) >= every_key()
+    switched_on = re.sub(r"(?m)^#(?=\w+ = )", "", make_template())
+    assert set(find_key_lines(switched_on)) >= every_key()
     whole = merge(Config(), tomllib.loads(switched_on))
     assert whole == merge(Config(), {"rules": dict.fromkeys(RULES, "advise")})
 
@@ -77,7 +77,7 @@ def test_the_template_with_every_key_switched_on_is_the_default_too() -> None:
     [(True, "true"), (("a", 'b"'), '["a", "b\\""]'), ("x\n\x1b", '"x\\n\\u001b"'), (1e9, "1000000000"), (0.5, "0.5")],
 )
 def test_values_are_written_as_toml_reads_them(value: object, written: str) -> None:
-    assert toml(value) == written
+    assert format_toml(value) == written
     assert tomllib.loads(f"x = {written}")["x"] == (list(value) if isinstance(value, tuple) else value)
 
 
@@ -97,7 +97,7 @@ nodes.x = [
 
 def test_lines_are_those_of_the_keys_and_not_of_what_looks_like_one() -> None:
     wanted = {"title": 2, "prerun": 6, "prerun.steps": 7, "prerun.nodes": 8, "prerun.nodes.x": 8}
-    assert lines_of(WINDING) == wanted
+    assert find_key_lines(WINDING) == wanted
     assert place("f", WINDING, "prerun.steps") == "f:7"
     assert place("f", WINDING, "prerun.absent") == "f:6"
     assert place("f", WINDING, "absent") == "f"
@@ -105,20 +105,20 @@ def test_lines_are_those_of_the_keys_and_not_of_what_looks_like_one() -> None:
 
 def test_all_mistakes_are_told_at_once() -> None:
     text = '[prerun]\nsteps = 0\nx = 1\n[retry]\ndefault = "perhaps"\n[later]\na = 1\nb = 2\n'
-    assert mistakes("f", text) == (
+    assert find_mistakes("f", text) == (
         "f:2: prerun.steps must be from 1 to 1e+06, not 0",
         "f:3: prerun.x: unknown key; `slurmwrap config show` lists the keys",
         "f:5: retry.default: 'perhaps' is not true or false",
         "f:6: unknown key 'later'; `slurmwrap config show` lists the keys",
     )
-    assert mistakes("f", "[a\n") == ("f: Expected ']' at the end of a table declaration (at line 1, column 3)",)
-    assert mistakes("f", "prerun = 3\n") == ("f:1: prerun must be a table; write [prerun] and its keys below it",)
+    assert find_mistakes("f", "[a\n") == ("f: Expected ']' at the end of a table declaration (at line 1, column 3)",)
+    assert find_mistakes("f", "prerun = 3\n") == ("f:1: prerun must be a table; write [prerun] and its keys below it",)
 
 
 def test_what_can_be_read_and_is_hardly_meant_is_remarked() -> None:
-    assert remarks(Config()) == ()
+    assert find_remarks(Config()) == ()
     odd = merge(Config(), {"nodes": {"lemon_ratio": 1}, "report": {"to": "a@b"}, "site": {"state_dir": "/s"}})
-    assert remarks(odd) == (
+    assert find_remarks(odd) == (
         "nodes.lemon_ratio is below nodes.suspect_ratio: a node is a lemon before it is suspect",
         "report.to names somebody, and mail.server is empty: no mail is sent",
         "site.spool is empty: nothing arrives from nodes, and runs are judged by Slurm's words alone",
@@ -131,7 +131,7 @@ def test_each_value_knows_who_said_it(tmp_path: Path) -> None:
     user.parent.mkdir(parents=True)
     user.write_text("[prerun]\nsteps = 6\n[rules]\ndrain='act'\n")
     environ = {"SLURMWRAP_CONFIG": str(site), "HOME": str(tmp_path / "home"), "SLURMWRAP_PRERUN_STEPS": "7"}
-    found = {one.key.name: one for one in settings(environ)}
+    found = {one.key.name: one for one in list_settings(environ)}
     default = KeySource(origin="default", kind="default", value=3)
     assert found["prerun.steps"].said == (
         default,
@@ -141,13 +141,13 @@ def test_each_value_knows_who_said_it(tmp_path: Path) -> None:
     )
     assert found["rules.drain"].held == KeySource(origin=f"{user}:4", kind="user", value="act")
     assert [name for name, one in found.items() if one.changed] == ["prerun.steps", "rules.drain"]
-    assert isinstance(found["nodes.prior"], KeySetting) and found["nodes.prior"].held.value == value_of(
+    assert isinstance(found["nodes.prior"], KeySetting) and found["nodes.prior"].held.value == get_value(
         Config(), "nodes.prior"
     )
 
 
 def test_a_variable_that_is_no_keys_is_found_and_those_of_a_trial_are_not() -> None:
     inside = {"SLURMWRAP_TRIAL_DIR": "/x", "SLURMWRAP_PRERUN": "1", "SLURMWRAP_RELEASE_AT": "1", "SLURMWRAP_CONFIG": ""}
-    assert unknown_variables({**inside, "SLURMWRAP_PRERUN_STEP": "3", "SLURMWRAP_NODES_PRIOR": "1"}) == (
+    assert find_unknown_variables({**inside, "SLURMWRAP_PRERUN_STEP": "3", "SLURMWRAP_NODES_PRIOR": "1"}) == (
         "SLURMWRAP_PRERUN_STEP is no key's variable; did you mean SLURMWRAP_PRERUN_STEPS?",
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from waiting import allow
 
-from slurmwrap.config import Config, Placement, Prerun, SiteSection, Submit, load, user_state_dir
+from slurmwrap.config import Config, Placement, Prerun, SiteSection, Submit, find_user_state_dir, load
 from slurmwrap.errors import ConfigError
 
 
@@ -165,23 +165,23 @@ def test_slurm_user_reads_none_either_and_everybody_else_does(open_dir: Path, st
 
 
 def test_state_lies_where_xdg_says(tmp_path: Path) -> None:
-    assert user_state_dir({"HOME": "/home/a"}) == Path("/home/a/.local/state/slurmwrap")
-    assert user_state_dir({"HOME": "/home/a", "XDG_STATE_HOME": "/x"}) == Path("/x/slurmwrap")
+    assert find_user_state_dir({"HOME": "/home/a"}) == Path("/home/a/.local/state/slurmwrap")
+    assert find_user_state_dir({"HOME": "/home/a", "XDG_STATE_HOME": "/x"}) == Path("/x/slurmwrap")
 
 
 def test_a_relative_directory_of_the_caller_is_as_good_as_none() -> None:
-    assert user_state_dir({"HOME": "/home/a", "XDG_STATE_HOME": "x"}) == Path("/home/a/.local/state/slurmwrap")
-    assert user_state_dir({"HOME": "home"}) == user_state_dir({})
+    assert find_user_state_dir({"HOME": "/home/a", "XDG_STATE_HOME": "x"}) == Path("/home/a/.local/state/slurmwrap")
+    assert find_user_state_dir({"HOME": "home"}) == find_user_state_dir({})
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may be led to another user's files")
 def test_root_keeps_nothing_in_another_users_home(tmp_path: Path) -> None:
-    assert user_state_dir({"HOME": str(tmp_path)}) == tmp_path / ".local/state/slurmwrap"
+    assert find_user_state_dir({"HOME": str(tmp_path)}) == tmp_path / ".local/state/slurmwrap"
     os.chown(tmp_path, 65534, 65534)
-    assert user_state_dir({"HOME": str(tmp_path)}) == user_state_dir({})
-    assert user_state_dir({"XDG_STATE_HOME": str(tmp_path)}) == user_state_dir({})
+    assert find_user_state_dir({"HOME": str(tmp_path)}) == find_user_state_dir({})
+    assert find_user_state_dir({"XDG_STATE_HOME": str(tmp_path)}) == find_user_state_dir({})
 
 
 def test_without_home_the_password_database_says_where_state_lies() -> None:
     home = pwd.getpwuid(os.getuid()).pw_dir
-    assert user_state_dir({}) == Path(home) / ".local/state/slurmwrap"
+    assert find_user_state_dir({}) == Path(home) / ".local/state/slurmwrap"

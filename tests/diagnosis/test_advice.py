@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from slurmwrap.diagnosis.advice import filled, printable, specific
-from slurmwrap.diagnosis.classifier import classify
+from slurmwrap.diagnosis.advice import fill_template, find_specific_advice, make_printable
+from slurmwrap.diagnosis.classifier import diagnose_run
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
 from slurmwrap.model.evidence import Evidence, LogTail
 
@@ -41,25 +41,25 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "/home/ann/train.py", li
 )
 def test_the_advice_names_what_the_message_names(line: str, named: str) -> None:
     log = LogTail(name="out", text=f"{TRACEBACK}{line}\n")
-    found = classify(Evidence(state="FAILED", exit_code=1, logs=(log,)))
+    found = diagnose_run(Evidence(state="FAILED", exit_code=1, logs=(log,)))
     assert named in found.advice
     assert found.advice.endswith(".")
 
 
 def test_a_command_that_is_not_found_is_named() -> None:
-    assert "'pyhton'" in specific("syntax_error", "run.sh: line 3: pyhton: command not found")
+    assert "'pyhton'" in find_specific_advice("syntax_error", "run.sh: line 3: pyhton: command not found")
 
 
 def test_a_message_that_names_nothing_is_given_the_categorys_advice() -> None:
-    found = classify(Evidence(state="FAILED", exit_code=1, logs=(LogTail(name="out", text="MemoryError\n"),)))
+    found = diagnose_run(Evidence(state="FAILED", exit_code=1, logs=(LogTail(name="out", text="MemoryError\n"),)))
     assert found.advice == CATEGORIES["cpu_oom"].advice
 
 
 def test_what_a_terminal_would_act_on_does_not_reach_the_sentence_and_a_name_of_any_length_is_cut() -> None:
-    assert printable("a\x1b[31m\x9b\u202eb\n") == "a[31mb"
-    assert len(printable("x" * 10_000)) == 120
+    assert make_printable("a\x1b[31m\x9b\u202eb\n") == "a[31mb"
+    assert len(make_printable("x" * 10_000)) == 120
 
 
 def test_braces_of_the_text_are_not_filled_again_and_a_place_without_a_group_gives_no_sentence() -> None:
-    assert filled("Install {name}.", {"name": "{other}", "other": "x"}) == "Install {other}."
-    assert (filled("Install {name}.", {"name": None}), filled("Install {name}.", {})) == ("", "")
+    assert fill_template("Install {name}.", {"name": "{other}", "other": "x"}) == "Install {other}."
+    assert (fill_template("Install {name}.", {"name": None}), fill_template("Install {name}.", {})) == ("", "")

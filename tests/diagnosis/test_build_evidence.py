@@ -9,13 +9,13 @@ import pytest
 from fakes import START, job
 
 from slurmwrap.diagnosis.build_evidence import (
+    build_measurement,
+    complete_job_record,
+    compute_memory_limit_mib,
+    cut_earlier_output,
+    drop_earlier_exit_code,
     join,
-    last_word,
-    measured,
-    memory_limit_mib,
-    of_run,
-    of_this_run,
-    since,
+    select_observations_of_run,
     split_status,
 )
 from slurmwrap.model.evidence import Evidence, KernelLine, LogTail, RunKey
@@ -98,7 +98,7 @@ def test_squeues_blanks_in_a_reason_are_scontrols_underscores() -> None:
 
 def test_the_hooks_tell_the_end_of_a_job_that_slurm_forgot_and_the_controller_comes_first() -> None:
     controller = hook(Context.EPILOG_SLURMCTLD, START - 29.0, "", wait_status=253, derived=256)
-    found = last_word(job(81, state="", end_time=None), [epilog(wait_status=768), controller])
+    found = complete_job_record(job(81, state="", end_time=None), [epilog(wait_status=768), controller])
     assert (found.state, found.exit_code, found.signal, found.derived_exit_code) == ("OUT_OF_MEMORY", 0, 125, 1)
     assert found.end_time == START - 29
 
@@ -120,19 +120,19 @@ def test_an_observation_belongs_to_the_run_in_whose_window_it_lies() -> None:
     second = [hook(Context.PROLOG, 1004.1), hook(Context.EPILOG, 2000.0, started_at=1004.1)]
     second += [hook(Context.EPILOG_SLURMCTLD, 2000.0, "")]
     both = [*first, *second]
-    assert of_run(both, uid=1001, start=1000, others=[1004]) == tuple(first)
-    assert of_run(both, uid=1001, start=1004, others=[1000]) == tuple(second)
+    assert select_observations_of_run(both, uid=1001, start=1000, others=[1004]) == tuple(first)
+    assert select_observations_of_run(both, uid=1001, start=1004, others=[1000]) == tuple(second)
 
 
 def test_a_node_whose_clock_is_slow_is_still_heard_and_an_older_job_is_not() -> None:
     slow, older = hook(Context.PROLOG, 996.0), hook(Context.PROLOG, 900.0)
     stranger = hook(Context.PROLOG, 1000.0, uid=1002)
-    assert of_run([older, slow, stranger], uid=1001, start=1000) == (slow,)
-    assert of_run([slow], uid=1001, start=None) == ()
+    assert select_observations_of_run([older, slow, stranger], uid=1001, start=1000) == (slow,)
+    assert select_observations_of_run([slow], uid=1001, start=None) == ()
 
 
 def test_users_records_are_no_hooks() -> None:
-    assert of_run([hook(Context.SUBMIT, 1000.0)], uid=1001, start=1000) == ()
+    assert select_observations_of_run([hook(Context.SUBMIT, 1000.0)], uid=1001, start=1000) == ()
 
 
 @pytest.mark.parametrize(
@@ -144,13 +144,13 @@ def test_users_records_are_no_hooks() -> None:
     ],
 )
 def test_the_memory_limit_of_one_node(changes: dict[str, object], limit: int | None) -> None:
-    assert memory_limit_mib(job(81, **changes)) == limit
+    assert compute_memory_limit_mib(job(81, **changes)) == limit
 
 
 def test_what_the_epilogs_measured_is_told_of_one_node() -> None:
     ended = replace(job(81), nodes=("n1", "n2"), gpus=5, cpus=16)
     epilogs = [epilog(mem_peak_mib=700, cpu_s=30.0, mem_source="cgroup"), epilog("n2", mem_peak_mib=600, cpu_s=90.0)]
-    assert measured(ended, epilogs) == Measurement(
+    assert build_measurement(ended, epilogs) == Measurement(
         seconds=60.0, cpu_s=90.0, cpus_used=1.5, cpus_allocated=8, mem_peak_mib=700, mem_source="cgroup", gpus=3
     )
 
@@ -163,40 +163,42 @@ def test_gpu_use_is_the_mean_over_gpus_of_who_worked_longest_on_each() -> None:
     long = {"pid": 1, "max_mib": 20_000, "gpu_percent": 80, "memory_percent": 30, "ms": 50_000}
     short = {"pid": 2, "max_mib": 300, "gpu_percent": 1, "memory_percent": 0, "ms": 900}
     other = {"pid": 3, "max_mib": 21_000, "gpu_percent": 60, "memory_percent": None, "ms": 50_000}
-    found = measured(replace(job(81), gpus=2), [epilog(gpu=[gpu(short, long), gpu(other)])])
+    found = build_measurement(replace(job(81), gpus=2), [epilog(gpu=[gpu(short, long), gpu(other)])])
     assert found is not None
     assert (found.gpu_util, found.gpu_mem_util, found.gpu_mem_peak_mib) == (0.7, 0.3, 21_000)
 
 
 def test_what_is_no_share_is_no_gpu_use() -> None:
     odd = {"pid": 1, "max_mib": 5, "gpu_percent": 4294967295, "memory_percent": -1, "ms": 5}
-    found = measured(job(81), [epilog(gpu=[gpu(odd), {"accounting": "no"}, 7])])
+    found = build_measurement(job(81), [epilog(gpu=[gpu(odd), {"accounting": "no"}, 7])])
     assert found is not None
     assert (found.gpu_util, found.gpu_mem_util, found.gpu_mem_peak_mib) == (None, None, 5)
 
 
 def test_counted_steps_are_those_of_the_epilog_that_read_them() -> None:
     counted = {"count": 40, "per_s": 2.5, "source": "optimizer", "processes": 8, "last_at": START + 50.0}
-    found = measured(replace(job(81), start_time=START, end_time=START + 60), [epilog(steps=counted), epilog("n2")])
+    found = build_measurement(
+        replace(job(81), start_time=START, end_time=START + 60), [epilog(steps=counted), epilog("n2")]
+    )
     assert found is not None
     assert (found.steps, found.steps_per_s, found.steps_until_s) == (40, 2.5, 50.0)
 
 
 @pytest.mark.parametrize("counted", [{}, {"count": 0}, {"count": "40"}, {"count": -3}, [], "x", None])
 def test_what_is_no_count_is_none(counted: object) -> None:
-    assert measured(job(81), [epilog(steps=counted)]) is None
+    assert build_measurement(job(81), [epilog(steps=counted)]) is None
 
 
 @pytest.mark.parametrize("odd", [math.inf, math.nan, 10**400, -math.inf])
 def test_what_no_record_can_hold_is_no_speed_and_no_time(odd: float) -> None:
     counted = {"count": 40, "per_s": odd, "last_at": odd}
-    found = measured(replace(job(81), start_time=START, end_time=START + 60), [epilog(steps=counted)])
+    found = build_measurement(replace(job(81), start_time=START, end_time=START + 60), [epilog(steps=counted)])
     assert found is not None
     assert (found.steps, found.steps_per_s, found.steps_until_s) == (40, None, None)
 
 
 def test_nothing_measured_is_no_measurement() -> None:
-    assert measured(job(81), [epilog()]) is None
+    assert build_measurement(job(81), [epilog()]) is None
 
 
 # --- runs of one job after each other ---------------------------------------------------------------------------------
@@ -213,14 +215,14 @@ def test_nothing_measured_is_no_measurement() -> None:
     ],
 )
 def test_what_earlier_runs_wrote_to_the_same_file_is_not_this_runs(now, earlier, expected) -> None:
-    assert since(LogTail(name="o", text=now), [LogTail(name="o", text=old) for old in earlier]) == expected
+    assert cut_earlier_output(LogTail(name="o", text=now), [LogTail(name="o", text=old) for old in earlier]) == expected
 
 
 def test_another_file_of_an_earlier_run_cuts_nothing() -> None:
     tail = LogTail(name="run-2.out", text="Error: one\nmore\n")
-    assert since(tail, [LogTail(name="run-1.out", text="Error: one\n")]) == tail
+    assert cut_earlier_output(tail, [LogTail(name="run-1.out", text="Error: one\n")]) == tail
 
 
 @pytest.mark.parametrize(("derived", "earlier", "kept"), [(5, [5], 0), (5, [None, 0], 5), (9, [5], 9), (0, [5], 0)])
 def test_a_derived_exit_code_that_an_earlier_run_left_is_not_this_runs(derived, earlier, kept) -> None:
-    assert of_this_run(JobRecord(job_id=1, derived_exit_code=derived), earlier).derived_exit_code == kept
+    assert drop_earlier_exit_code(JobRecord(job_id=1, derived_exit_code=derived), earlier).derived_exit_code == kept

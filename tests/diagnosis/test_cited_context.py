@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from slurmwrap.diagnosis.cited_context import CAP
-from slurmwrap.diagnosis.classifier import classify
+from slurmwrap.diagnosis.classifier import diagnose_run
 from slurmwrap.model.evidence import Citation, Evidence, LogTail
 
 
 def root(text: str) -> Citation:
     logs = (LogTail(name="out", text=text),)
-    found = classify(Evidence(state="FAILED", exit_code=1, logs=logs)).evidence
+    found = diagnose_run(Evidence(state="FAILED", exit_code=1, logs=logs)).evidence
     return next(citation for citation in found if citation.role == "root")
 
 
@@ -48,5 +48,5 @@ def test_long_lines_are_cut_and_blank_ones_left_out() -> None:
 
 
 def test_slurms_own_word_has_no_lines_around_it() -> None:
-    found = classify(Evidence(state="NODE_FAIL", nodes=("n1",))).evidence
+    found = diagnose_run(Evidence(state="NODE_FAIL", nodes=("n1",))).evidence
     assert [(one.source, one.before, one.after) for one in found] == [("slurm", (), ())]

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from slurmwrap.diagnosis.classifier import classifier, classify
-from slurmwrap.diagnosis.evaluate import evidence_of
-from slurmwrap.diagnosis.signatures import default_signatures
-from slurmwrap.diagnosis.taxonomy import CATEGORIES, FAILURES, decisions_of
+from slurmwrap.diagnosis.classifier import diagnose_run, make_classifier
+from slurmwrap.diagnosis.evaluate import make_evidence
+from slurmwrap.diagnosis.signatures import get_default_signatures
+from slurmwrap.diagnosis.taxonomy import CATEGORIES, FAILURES, list_decisions
 from slurmwrap.model.evidence import Citation, Diagnosis, Evidence, KernelLine, LogTail
 
 DATA = Path(__file__).parents[1] / "data/diagnosis"
@@ -38,28 +38,30 @@ XID31 = "NVRM: Xid (PCI:0000:41:00): 31, pid=7, name=python, Ch 00000008, MMU Fa
 def diagnose(*texts: str, kernel: tuple[str, ...] = (), state: str = "FAILED", code: int | None = 1) -> Diagnosis:
     logs = tuple(LogTail(name=f"out.{index}", text=text) for index, text in enumerate(texts))
     lines = tuple(KernelLine(text=text, node="n3") for text in kernel)
-    return classify(Evidence(state=state, exit_code=code, logs=logs, kernel=lines, nodes=("n3",)))
+    return diagnose_run(Evidence(state=state, exit_code=code, logs=logs, kernel=lines, nodes=("n3",)))
 
 
 def test_a_whole_log_is_given_its_root_cause() -> None:
     wrong = {}
     for row in CASES:
-        found = classify(evidence_of(row))
-        allowed = found.decision in decisions_of(row["category"]) and found.domain == CATEGORIES[row["category"]].domain
+        found = diagnose_run(make_evidence(row))
+        allowed = (
+            found.decision in list_decisions(row["category"]) and found.domain == CATEGORIES[row["category"]].domain
+        )
         if found.category != row["category"] or not (allowed and found.evidence and 0 < found.confidence <= 1):
             wrong[row["id"]] = found
     assert not wrong, pformat(wrong)
 
 
 def test_a_run_that_completed_is_told_without_loading_the_signatures() -> None:
-    default_signatures.cache_clear()
+    get_default_signatures.cache_clear()
     ran = Evidence(state="COMPLETED", exit_code=0, logs=(LogTail(name="out", text=PROGRESS),))
-    assert classifier("")(ran).category == "success"
-    assert default_signatures.cache_info().currsize == 0
+    assert make_classifier("")(ran).category == "success"
+    assert get_default_signatures.cache_info().currsize == 0
 
 
 def test_no_evidence_at_all_is_unknown() -> None:
-    assert classify(Evidence()).category == "no_signature"
+    assert diagnose_run(Evidence()).category == "no_signature"
 
 
 def test_the_cases_cover_every_category_and_success() -> None:
@@ -92,7 +94,7 @@ def test_a_diagnosis_cites_the_line_with_its_source_and_number_and_names_what_fo
 
 def test_line_numbers_count_from_the_tails_first_line() -> None:
     log = LogTail(name="out", text=OOM, first_line=1001, truncated=True)
-    assert classify(Evidence(state="FAILED", exit_code=1, logs=(log,))).evidence[0].line == 1004
+    assert diagnose_run(Evidence(state="FAILED", exit_code=1, logs=(log,))).evidence[0].line == 1004
 
 
 SITUATIONS = {
@@ -130,13 +132,13 @@ def test_a_completed_job_succeeded_whatever_error_its_log_went_on_after() -> Non
 
 def test_a_failed_step_hidden_by_a_later_command_is_diagnosed() -> None:
     log = LogTail(name="out", text=OOM)
-    found = classify(Evidence(state="COMPLETED", exit_code=0, derived_exit_code=5, logs=(log,)))
+    found = diagnose_run(Evidence(state="COMPLETED", exit_code=0, derived_exit_code=5, logs=(log,)))
     assert found.category == "gpu_oom"
 
 
 def test_a_failure_of_which_no_output_was_read_says_so_and_names_the_step() -> None:
     told = ("epilog on n3: kernel log: lines lost", "epilog on n3: the output was not read: a job of root")
-    found = classify(Evidence(state="COMPLETED", exit_code=0, derived_exit_code=1, derived_signal=0, hooks=told))
+    found = diagnose_run(Evidence(state="COMPLETED", exit_code=0, derived_exit_code=1, derived_signal=0, hooks=told))
     assert (found.category, [(one.source, one.role, one.text) for one in found.evidence]) == (
         "no_signature",
         [
@@ -148,7 +150,9 @@ def test_a_failure_of_which_no_output_was_read_says_so_and_names_the_step() -> N
 
 def test_a_hidden_failure_that_the_script_got_over_is_success() -> None:
     log = LogTail(name="out", text="step failed, second try\nTraining finished.\n")
-    assert classify(Evidence(state="COMPLETED", exit_code=0, derived_exit_code=5, logs=(log,))).category == "success"
+    assert (
+        diagnose_run(Evidence(state="COMPLETED", exit_code=0, derived_exit_code=5, logs=(log,))).category == "success"
+    )
 
 
 def test_a_missing_input_is_named() -> None:
@@ -227,7 +231,11 @@ def test_a_bare_kill_is_unknown_until_the_cgroup_says_out_of_memory() -> None:
     bare = Evidence(state="FAILED", exit_code=137, logs=log)
     told = Evidence(state="FAILED", exit_code=137, logs=log, oom_kills=1)
     full = Evidence(state="FAILED", exit_code=137, logs=log, mem_peak_mib=4090, mem_limit_mib=4096)
-    assert [classify(evidence).category for evidence in (bare, told, full)] == ["no_signature", "cpu_oom", "cpu_oom"]
+    assert [diagnose_run(evidence).category for evidence in (bare, told, full)] == [
+        "no_signature",
+        "cpu_oom",
+        "cpu_oom",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -240,7 +248,7 @@ def test_a_bare_kill_is_unknown_until_the_cgroup_says_out_of_memory() -> None:
 )
 def test_a_gpu_that_asks_for_help_explains_what_is_vague_and_nothing_else(text: str, category: str, node: str) -> None:
     nvml = ("NVML on n5: GPU 2 (0000:41:00.0) asks for recovery action gpu_reset",)
-    found = classify(Evidence(state="FAILED", exit_code=1, logs=(LogTail(name="out", text=text),), nvml=nvml))
+    found = diagnose_run(Evidence(state="FAILED", exit_code=1, logs=(LogTail(name="out", text=text),), nvml=nvml))
     assert (found.category, found.node, found.conclusive) == (category, node, False)
     assert (found.evidence[0].source == "nvml:n5") == bool(node)
 
@@ -256,13 +264,13 @@ def test_a_gpu_that_asks_for_help_explains_what_is_vague_and_nothing_else(text: 
 )
 def test_what_nvml_calls_broken_explains_a_bare_time_out(line: str, category: str) -> None:
     log = (LogTail(name="out", text=PROGRESS + WATCHDOG),)
-    found = classify(Evidence(state="FAILED", exit_code=1, logs=log, nvml=(line,)))
+    found = diagnose_run(Evidence(state="FAILED", exit_code=1, logs=log, nvml=(line,)))
     assert (found.category, found.conclusive) == (category, False)
 
 
 def test_a_single_node_that_failed_is_named_and_one_of_several_is_not() -> None:
-    one = classify(Evidence(state="NODE_FAIL", nodes=("n1",)))
-    two = classify(Evidence(state="NODE_FAIL", nodes=("n1", "n2")))
+    one = diagnose_run(Evidence(state="NODE_FAIL", nodes=("n1",)))
+    two = diagnose_run(Evidence(state="NODE_FAIL", nodes=("n1", "n2")))
     assert (one.node, two.node) == ("n1", "")
 
 

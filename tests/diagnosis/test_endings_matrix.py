@@ -8,7 +8,7 @@ from pprint import pformat
 
 import pytest
 
-from slurmwrap.diagnosis.classifier import classify
+from slurmwrap.diagnosis.classifier import diagnose_run
 from slurmwrap.model.evidence import Evidence, LogTail
 
 TABLES = json.loads((Path(__file__).parents[1] / "data/diagnosis/endings.json").read_text())
@@ -22,7 +22,7 @@ EXCEPTIONS = {("nccl_error", "ucx peers")}
 
 
 def found(text: str, code: int) -> str:
-    return classify(Evidence(state="FAILED", exit_code=code, logs=(LogTail(name="out", text=text),))).category
+    return diagnose_run(Evidence(state="FAILED", exit_code=code, logs=(LogTail(name="out", text=text),))).category
 
 
 def wrong(cause: str, texts: dict[str, str]) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurmwrap.diagnosis.evaluate import CategoryScore, ClassifierScore, Confusion, evidence_of, score
+from slurmwrap.diagnosis.evaluate import CategoryScore, ClassifierScore, Confusion, make_evidence, score
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
 from slurmwrap.model.evidence import Diagnosis, Evidence, KernelLine, LogTail
 
@@ -49,7 +49,7 @@ def test_a_labelled_object_becomes_evidence_without_its_label() -> None:
         "log": "a\n",
         "kernel": "k1\n\nk2",
     }
-    assert evidence_of(row) == Evidence(
+    assert make_evidence(row) == Evidence(
         state="FAILED",
         exit_code=1,
         logs=(LogTail(name="log", text="a\n"),),

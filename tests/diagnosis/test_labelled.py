@@ -10,15 +10,15 @@ import json
 from pathlib import Path
 from pprint import pformat
 
-from slurmwrap.diagnosis.classifier import classify
-from slurmwrap.diagnosis.evaluate import evidence_of, score
+from slurmwrap.diagnosis.classifier import diagnose_run
+from slurmwrap.diagnosis.evaluate import make_evidence, score
 
 LABELLED = Path(__file__).parents[1] / "data" / "diagnosis" / "labelled.jsonl"
 
 
 def test_labelled_logs_are_told_apart_as_before() -> None:
     rows = [json.loads(line) for line in LABELLED.read_text(encoding="utf-8").splitlines()]
-    found = [classify(evidence_of(row)) for row in rows]
+    found = [diagnose_run(make_evidence(row)) for row in rows]
     result = score(rows, found)
     wrong = pformat([(one.labelled, one.predicted, one.ids) for one in result.confusions])
     assert len(rows) == 490

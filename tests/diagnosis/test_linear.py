@@ -19,10 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import slurmwrap
-from slurmwrap.diagnosis.classifier import classify
+from slurmwrap.diagnosis.classifier import diagnose_run
 from slurmwrap.diagnosis.log_rows import ROW_CAP, read_log
-from slurmwrap.diagnosis.regex_prefilter import required_literals
-from slurmwrap.diagnosis.signatures import compiled, default_signatures
+from slurmwrap.diagnosis.regex_prefilter import find_required_literals
+from slurmwrap.diagnosis.signatures import compile_pattern, get_default_signatures
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
 from slurmwrap.model.evidence import Evidence, KernelLine, LogTail
 
@@ -35,7 +35,7 @@ MANY = 10  # repetitions from which on a repetition inside them can cost without
 def diagnose(*texts: str, kernel: str = "") -> str:
     logs = tuple(LogTail(name=str(index), text=text) for index, text in enumerate(texts))
     lines = tuple(KernelLine(text=text, node="n1") for text in kernel.split("\n"))
-    return classify(Evidence(state="FAILED", exit_code=1, logs=logs, kernel=lines)).category
+    return diagnose_run(Evidence(state="FAILED", exit_code=1, logs=logs, kernel=lines)).category
 
 
 def lines_executed(text: str) -> int:
@@ -106,15 +106,15 @@ def test_no_expression_repeats_a_repetition() -> None:
     assert has_nested("x(?:(?=(a+b?){2,})|c)") and not has_nested("(?:a+){3}(?:bc)*")
     expressions = [
         (signature.id, expression)
-        for signature in default_signatures().signatures
+        for signature in get_default_signatures().signatures
         for expression in (*signature.patterns, signature.frame, signature.context, signature.unless)
     ]
-    assert [(name, text) for name, text in expressions if has_nested(compiled(text).pattern)] == []
+    assert [(name, text) for name, text in expressions if has_nested(compile_pattern(text).pattern)] == []
 
 
 def near_misses(pattern: str) -> Iterator[str]:
     """Rows full of what an expression looks for, without the end that it needs."""
-    for literal in required_literals(pattern)[:1]:
+    for literal in find_required_literals(pattern)[:1]:
         for between in ("", " ", "a"):
             yield (f"{literal}{between}" * ROW_CAP)[:ROW_CAP]
             yield (literal + between * ROW_CAP)[:ROW_CAP]
@@ -124,12 +124,12 @@ def near_misses(pattern: str) -> Iterator[str]:
 def test_a_search_for_any_expression_ends_on_rows_that_nearly_match() -> None:
     # What costs more than the square of a row's length would not end before the deadline of a test.
     searched = 0
-    for _, pattern in default_signatures().ranked:
-        expression = compiled(pattern)
+    for _, pattern in get_default_signatures().ranked:
+        expression = compile_pattern(pattern)
         for row in near_misses(pattern):
             expression.search(row)
             searched += 1
-    assert searched >= 9 * len(default_signatures().ranked)
+    assert searched >= 9 * len(get_default_signatures().ranked)
 
 
 PIECES = st.sampled_from(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurmwrap.diagnosis.log_rows import ROW_CAP, Traceback, read_log, strip_prefix, tracebacks
+from slurmwrap.diagnosis.log_rows import ROW_CAP, Traceback, find_tracebacks, read_log, strip_prefix
 from slurmwrap.model.evidence import LogTail
 
 FRAME = '  File "/opt/env/lib/python3.11/site-packages/x/y.py", line 3, in f\n    g()\n'
@@ -42,7 +42,7 @@ def test_what_launchers_put_before_a_line_is_taken_off(row: str) -> None:
 
 def test_a_traceback_has_its_exception_message_and_place() -> None:
     log = read_log(LogTail(name="out", text=f"x\nTraceback (most recent call last):\n{FRAME}a.b.CustomError: no\n"))
-    assert tracebacks(log) == (
+    assert find_tracebacks(log) == (
         Traceback(
             start=1,
             end=4,
@@ -61,9 +61,9 @@ def test_ranks_that_interleave_are_told_apart_by_their_prefix() -> None:
         '[rank0]:   File "a.py", line 1, in f\n[rank1]:   File "b.py", line 1, in g\n'
         "[rank0]: KeyError: 1\n[rank1]: KeyError: 1\n"
     )
-    found = tracebacks(read_log(LogTail(name="out", text=text)))
+    found = find_tracebacks(read_log(LogTail(name="out", text=text)))
     assert (found[0].start, found[0].end) == (0, 4)
 
 
 def test_a_traceback_that_never_ends_is_none() -> None:
-    assert tracebacks(read_log(LogTail(name="out", text="Traceback (most recent call last):\n" + FRAME))) == ()
+    assert find_tracebacks(read_log(LogTail(name="out", text="Traceback (most recent call last):\n" + FRAME))) == ()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from slurmwrap.diagnosis.node_facts import gpu_lines, hook_lines
+from slurmwrap.diagnosis.node_facts import format_gpu_lines, format_hook_lines
 from slurmwrap.model.observation import Context, Observation
 
 GPU = {"index": 0, "bus_id": "0000:05:00.0"}
@@ -35,7 +35,7 @@ def seen(context: Context = Context.EPILOG, **facts: Any) -> Observation:
     ],
 )
 def test_each_fact_of_a_gpu_is_one_line(said: dict[str, Any], words: str) -> None:
-    assert gpu_lines(seen(gpu=[{**GPU, **said}])) == [f"NVML on n3: GPU 0 (0000:05:00.0) {words}"]
+    assert format_gpu_lines(seen(gpu=[{**GPU, **said}])) == [f"NVML on n3: GPU 0 (0000:05:00.0) {words}"]
 
 
 def test_a_healthy_gpu_says_nothing() -> None:
@@ -50,13 +50,13 @@ def test_a_healthy_gpu_says_nothing() -> None:
         "clock_reasons": [],
         "persistence": True,
     }
-    assert gpu_lines(seen(gpu=[{**GPU, **healthy}])) == []
+    assert format_gpu_lines(seen(gpu=[{**GPU, **healthy}])) == []
 
 
 def test_what_is_conclusive_comes_first_and_a_hung_driver_last() -> None:
     hot = {**GPU, "clock_reasons": ["hw_thermal"]}
     lost = {"index": 1, "bus_id": "0000:06:00.0", "error": "GPU is lost", "error_code": 15}
-    assert gpu_lines(seen(gpu=[hot, lost], driver_hung={"pid": 9, "since": 1, "call": "nvmlInit"})) == [
+    assert format_gpu_lines(seen(gpu=[hot, lost], driver_hung={"pid": 9, "since": 1, "call": "nvmlInit"})) == [
         "NVML on n3: GPU 1 (0000:06:00.0) is lost",
         "NVML on n3: GPU 0 (0000:05:00.0) is slowed down: hw_thermal",
         "NVML on n3: the driver hangs in nvmlInit",
@@ -65,36 +65,40 @@ def test_what_is_conclusive_comes_first_and_a_hung_driver_last() -> None:
 
 @pytest.mark.parametrize("gpu", [7, [7, None], [{"remapped_rows": 1, "nvlink": [], "pcie": {"width": "x"}}], [{}]])
 def test_facts_of_another_shape_say_nothing(gpu: Any) -> None:
-    assert gpu_lines(seen(gpu=gpu, driver_hung=1)) == []
+    assert format_gpu_lines(seen(gpu=gpu, driver_hung=1)) == []
 
 
 def test_a_line_stays_a_line() -> None:
-    (line,) = gpu_lines(seen(gpu=[{"index": "0\n1", "bus_id": "\x1b[31m", "recovery_action": "x\ny" * 500}]))
+    (line,) = format_gpu_lines(seen(gpu=[{"index": "0\n1", "bus_id": "\x1b[31m", "recovery_action": "x\ny" * 500}]))
     assert line.isprintable() and len(line) == 500
 
 
 def test_what_a_hook_could_not_do() -> None:
     facts = {"gpu_error": "NVML: Driver Not Loaded", "kernel_error": "lines lost", "errors": ["logs: a", "usage: b"]}
-    assert hook_lines(seen(**facts)) == [
+    assert format_hook_lines(seen(**facts)) == [
         "epilog on n3: GPUs could not be read: NVML: Driver Not Loaded",
         "epilog on n3: kernel log: lines lost",
         "epilog on n3: failed in part: logs: a; usage: b",
     ]
-    assert hook_lines(seen(Context.PROLOG, lost="no mark")) == ["prolog on n3: lost: no mark"]
+    assert format_hook_lines(seen(Context.PROLOG, lost="no mark")) == ["prolog on n3: lost: no mark"]
 
 
 def test_why_an_output_was_not_read_is_told_without_its_path() -> None:
     forged = "/home/a/prolog on n3: refused: x.out: not a regular file"
-    assert hook_lines(seen(log_error=forged, logs=[])) == ["epilog on n3: the output was not read: not a regular file"]
-    assert hook_lines(seen(log_error="a job of root")) == ["epilog on n3: the output was not read: a job of root"]
-    assert hook_lines(seen(log_error=forged, logs=[{"name": "/home/a/x.err", "text": ""}])) == []
+    assert format_hook_lines(seen(log_error=forged, logs=[])) == [
+        "epilog on n3: the output was not read: not a regular file"
+    ]
+    assert format_hook_lines(seen(log_error="a job of root")) == [
+        "epilog on n3: the output was not read: a job of root"
+    ]
+    assert format_hook_lines(seen(log_error=forged, logs=[{"name": "/home/a/x.err", "text": ""}])) == []
 
 
 def test_what_the_gate_decided() -> None:
     gate = {"refused": True, "cause": "gpu_lost", "text": "the GPU is lost", "source": "nvml"}
-    assert hook_lines(seen(Context.PROLOG, gate=gate)) == ["prolog on n3: refused: gpu_lost: the GPU is lost"]
+    assert format_hook_lines(seen(Context.PROLOG, gate=gate)) == ["prolog on n3: refused: gpu_lost: the GPU is lost"]
     held = {**gate, "refused": False, "why_not": "no permit"}
-    assert hook_lines(seen(Context.PROLOG, gate=held)) == [
+    assert format_hook_lines(seen(Context.PROLOG, gate=held)) == [
         "gate on n3: let the job start (no permit) in spite of gpu_lost: the GPU is lost"
     ]
 
@@ -102,8 +106,8 @@ def test_what_the_gate_decided() -> None:
 def test_the_kernel_line_that_the_gate_saw_is_not_told_to_the_next_user() -> None:
     line = "NVRM: Xid (PCI:0000:05:00): 48, pid=7, name=secret_project"
     gate = {"refused": True, "cause": "xid_48", "text": line, "source": "kernel"}
-    assert hook_lines(seen(Context.PROLOG, gate=gate)) == ["prolog on n3: refused: xid_48"]
+    assert format_hook_lines(seen(Context.PROLOG, gate=gate)) == ["prolog on n3: refused: xid_48"]
 
 
 def test_other_observations_are_no_hooks() -> None:
-    assert hook_lines(seen(Context.SUBMIT, gate={"refused": True}, lost="x")) == []
+    assert format_hook_lines(seen(Context.SUBMIT, gate={"refused": True}, lost="x")) == []

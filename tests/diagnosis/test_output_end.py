@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.diagnosis.classifier import classify
+from slurmwrap.diagnosis.classifier import diagnose_run
 from slurmwrap.model.evidence import Diagnosis, Evidence, LogTail
 
 DATA = Path(__file__).parents[1] / "data" / "diagnosis"
@@ -104,7 +104,7 @@ ERRORS = {
 
 def judged(*texts: str) -> Diagnosis:
     logs = tuple(LogTail(name=f"out{number}", text=text) for number, text in enumerate(texts))
-    return classify(Evidence(state="COMPLETED", exit_code=0, logs=logs))
+    return diagnose_run(Evidence(state="COMPLETED", exit_code=0, logs=logs))
 
 
 @pytest.mark.parametrize("name", SOUND)
@@ -153,5 +153,5 @@ def test_two_files_must_not_contradict_each_other(stdout: str, stderr: str, cate
 
 def test_a_step_that_slurm_saw_fail_is_a_failure_as_before() -> None:
     log = LogTail(name="out", text=STEPS + CRASH)
-    found = classify(Evidence(state="COMPLETED", exit_code=0, derived_exit_code=1, logs=(log,)))
+    found = diagnose_run(Evidence(state="COMPLETED", exit_code=0, derived_exit_code=1, logs=(log,)))
     assert found.category == "traceback_from_crash"

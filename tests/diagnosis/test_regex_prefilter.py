@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurmwrap.diagnosis.regex_prefilter import harmful_shape, required_literals
+from slurmwrap.diagnosis.regex_prefilter import find_harmful_shape, find_required_literals
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from slurmwrap.diagnosis.regex_prefilter import harmful_shape, required_literals
     ],
 )
 def test_literals_of_a_pattern(pattern: str, literals: tuple[str, ...]) -> None:
-    assert required_literals(pattern) == literals
+    assert find_required_literals(pattern) == literals
 
 
 PIECES = st.sampled_from(["abc", "de?", r"\d{1,2}", "(?:fgh|ijk)", r"\(", "[xyz]", "lmn+", "(?:opq)?", r"\s*"])
@@ -38,7 +38,7 @@ PIECES = st.sampled_from(["abc", "de?", r"\d{1,2}", "(?:fgh|ijk)", r"\(", "[xyz]
 def test_whatever_a_pattern_matches_holds_one_of_its_literals(pieces: list[str], data: st.DataObject) -> None:
     pattern = "".join(pieces)
     text = data.draw(st.from_regex(pattern, fullmatch=True))
-    literals = required_literals(pattern)
+    literals = find_required_literals(pattern)
     assert re.search(pattern, text)
     assert not literals or any(literal in text for literal in literals)
 
@@ -57,7 +57,7 @@ def test_whatever_a_pattern_matches_holds_one_of_its_literals(pieces: list[str],
     ],
 )
 def test_shapes_that_may_backtrack_without_end_are_told(pattern: str) -> None:
-    assert harmful_shape(pattern)
+    assert find_harmful_shape(pattern)
 
 
 @pytest.mark.parametrize(
@@ -74,4 +74,4 @@ def test_shapes_that_may_backtrack_without_end_are_told(pattern: str) -> None:
     ],
 )
 def test_ordinary_shapes_are_not(pattern: str) -> None:
-    assert harmful_shape(pattern) == ""
+    assert find_harmful_shape(pattern) == ""

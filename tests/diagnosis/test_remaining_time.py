@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurmwrap.diagnosis.classifier import classify
+from slurmwrap.diagnosis.classifier import diagnose_run
 from slurmwrap.diagnosis.log_rows import read_log
 from slurmwrap.diagnosis.remaining_time import find_remaining
 from slurmwrap.model.evidence import Evidence, LogTail
@@ -41,6 +41,6 @@ def test_a_share_of_a_run_that_resumed_says_nothing() -> None:
 def test_only_a_run_that_its_time_limit_ended_is_given_it() -> None:
     log = LogTail(name="out", text="  6%|# | 308/5000 [01:03<16:18,  4.80it/s]\n")
     found = {
-        state: classify(Evidence(state=state, run_s=66, logs=(log,))).remaining_s for state in ("TIMEOUT", "FAILED")
+        state: diagnose_run(Evidence(state=state, run_s=66, logs=(log,))).remaining_s for state in ("TIMEOUT", "FAILED")
     }
     assert found == {"TIMEOUT": 978.0, "FAILED": None}

@@ -6,9 +6,9 @@ from pprint import pformat
 
 import pytest
 
-from slurmwrap.diagnosis.classifier import classify
+from slurmwrap.diagnosis.classifier import diagnose_run
 from slurmwrap.diagnosis.log_rows import rank_of
-from slurmwrap.diagnosis.log_timestamps import Stamp, comparable, stamp_of
+from slurmwrap.diagnosis.log_timestamps import Stamp, is_comparable, parse_stamp
 from slurmwrap.model.evidence import Diagnosis, Evidence, LogTail
 
 PROGRESS = "".join(f"step {number}/900 loss={3 - number / 1000:.3f}\n" for number in range(1, 6))
@@ -23,7 +23,7 @@ PEER_GONE = (
 
 def diagnose(*texts: str) -> Diagnosis:
     logs = tuple(LogTail(name=f"out.{index}", text=text) for index, text in enumerate(texts))
-    return classify(Evidence(state="FAILED", exit_code=1, logs=logs))
+    return diagnose_run(Evidence(state="FAILED", exit_code=1, logs=logs))
 
 
 def root_of(*texts: str) -> tuple[str, str]:
@@ -44,19 +44,23 @@ def root_of(*texts: str) -> tuple[str, str]:
 )
 def test_the_forms_of_time_agree(row: str, seconds: float) -> None:
     noon = ((11 - 1) * 31 + 19) * 86400 + 12 * 3600
-    assert stamp_of(row) == Stamp(seconds=noon + seconds, utc=False)
+    assert parse_stamp(row) == Stamp(seconds=noon + seconds, utc=False)
 
 
 @pytest.mark.parametrize(
     "row", ["step 1120 12:00", "E1399 12:00:00 x", "E1120 25:00:00.1 x", "May be", "", "took 12:00:01"]
 )
 def test_other_rows_carry_no_time(row: str) -> None:
-    assert stamp_of(row) is None
+    assert parse_stamp(row) is None
 
 
 def test_times_of_different_zones_are_not_compared() -> None:
-    here, there = stamp_of("2026-11-20T12:00:01 x"), stamp_of("2026-11-20T12:00:01Z x")
-    assert (comparable([here, here]), comparable([here, there]), comparable([here, None])) == (True, False, False)
+    here, there = parse_stamp("2026-11-20T12:00:01 x"), parse_stamp("2026-11-20T12:00:01Z x")
+    assert (is_comparable([here, here]), is_comparable([here, there]), is_comparable([here, None])) == (
+        True,
+        False,
+        False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -201,7 +205,7 @@ STAMPED = "2026-11-20 12:00:{:02d} step {}/900 loss=2.{}\n"
 
 def files(**texts: str) -> Diagnosis:
     logs = tuple(LogTail(name=f"job-7.{name}", text=text) for name, text in texts.items())
-    return classify(Evidence(state="FAILED", exit_code=1, logs=logs))
+    return diagnose_run(Evidence(state="FAILED", exit_code=1, logs=logs))
 
 
 def test_an_error_of_stderr_is_survived_by_later_progress_in_stdout() -> None:
@@ -224,4 +228,4 @@ def test_another_ranks_progress_survives_nothing() -> None:
 
 def test_an_exit_by_signal_says_more_than_a_hint() -> None:
     hint = LogTail(name="out", text="2026-11-20 12:00:01 WARNING: cannot open shared object file: libfoo.so\n")
-    assert classify(Evidence(state="FAILED", exit_code=139, logs=(hint,))).category == "invalid_memory_access"
+    assert diagnose_run(Evidence(state="FAILED", exit_code=139, logs=(hint,))).category == "invalid_memory_access"

@@ -9,19 +9,25 @@ from pprint import pformat
 import pytest
 
 from slurmwrap.diagnosis import signatures
-from slurmwrap.diagnosis.classifier import classify
-from slurmwrap.diagnosis.regex_prefilter import required_literals
-from slurmwrap.diagnosis.signatures import LogSignature, compiled, default_signatures, load_signatures, signatures_with
-from slurmwrap.diagnosis.taxonomy import CATEGORIES, FAILURES, NO_SIGNATURE, decisions_of
+from slurmwrap.diagnosis.classifier import diagnose_run
+from slurmwrap.diagnosis.regex_prefilter import find_required_literals
+from slurmwrap.diagnosis.signatures import (
+    LogSignature,
+    compile_pattern,
+    get_default_signatures,
+    get_signatures_with,
+    load_signatures,
+)
+from slurmwrap.diagnosis.taxonomy import CATEGORIES, FAILURES, NO_SIGNATURE, list_decisions
 from slurmwrap.errors import ConfigError
 from slurmwrap.model.evidence import Evidence, LogTail
 
-SHIPPED = default_signatures()
+SHIPPED = get_default_signatures()
 NAMES = [signature.id for signature in SHIPPED.signatures]
 
 
 def matches(pattern: str, text: str) -> bool:
-    return bool(compiled(pattern).search(text))
+    return bool(compile_pattern(pattern).search(text))
 
 
 def hits(signature: LogSignature, text: str) -> bool:
@@ -45,14 +51,14 @@ def test_every_pattern_has_an_example_that_holds_a_literal_which_leads_to_it() -
     for signature in SHIPPED.signatures:
         for pattern in signature.patterns:
             shown = [text for text in signature.examples if matches(pattern, text)]
-            literals = required_literals(pattern)
+            literals = find_required_literals(pattern)
             if not shown or not all(any(literal in text for literal in literals) for text in shown):
                 wrong.append((signature.id, pattern))
     assert not wrong, pformat(wrong)
 
 
 def test_a_signature_says_who_prints_it_and_decides_as_its_category_may() -> None:
-    allowed = {category: ("", *decisions_of(category)) for category in CATEGORIES} | {"": ("",)}
+    allowed = {category: ("", *list_decisions(category)) for category in CATEGORIES} | {"": ("",)}
     wrong = [one.id for one in SHIPPED.signatures if not one.by or one.decision not in allowed[one.category]]
     assert wrong == []
 
@@ -69,7 +75,7 @@ def test_a_log_of_one_example_line_is_given_the_signatures_category() -> None:
         if signature.role == "root" and signature.where == "log" and not (signature.frame or signature.context):
             for text in signature.examples:
                 log = LogTail(name="out", text=text)
-                found = classify(Evidence(state="FAILED", exit_code=1, logs=(log,))).category
+                found = diagnose_run(Evidence(state="FAILED", exit_code=1, logs=(log,))).category
                 if found != signature.category:
                     wrong[signature.id, text] = found
     assert not wrong, pformat(wrong)
@@ -96,7 +102,7 @@ def test_a_sites_file_adds_to_the_set_and_decides(tmp_path: Path) -> None:
     path.write_text(SITE)
     both = load_signatures(*signatures.SHIPPED, path)
     log = LogTail(name="out", text="starting\nFlexNet Licensing error:-15,570\n")
-    found = classify(Evidence(state="FAILED", exit_code=1, logs=(log,)), signatures=both)
+    found = diagnose_run(Evidence(state="FAILED", exit_code=1, logs=(log,)), signatures=both)
     assert (found.category, found.signature, both.version) == (
         "permission_error",
         "site.flexlm",
@@ -130,16 +136,16 @@ def test_the_example_of_the_documentation_is_taken(tmp_path: Path) -> None:
     path = tmp_path / "site.toml"
     blocks = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     path.write_text(next(block for block in blocks if "[[signature]]" in block))
-    both = signatures_with(str(path))
+    both = get_signatures_with(str(path))
     (own,) = (signature for signature in both.signatures if signature.id == "site.flexlm")
     log = LogTail(name="out", text=own.examples[0])
-    found = classify(Evidence(state="FAILED", exit_code=1, logs=(log,)), signatures=both)
+    found = diagnose_run(Evidence(state="FAILED", exit_code=1, logs=(log,)), signatures=both)
     assert (found.signature, found.category) == ("site.flexlm", own.category)
     assert "15" in found.advice
 
 
 def test_without_a_file_of_the_sites_own_the_shipped_set_stands() -> None:
-    assert signatures_with("") is default_signatures()
+    assert get_signatures_with("") is get_default_signatures()
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

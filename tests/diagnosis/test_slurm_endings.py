@@ -7,8 +7,8 @@ from pprint import pformat
 
 import pytest
 
-from slurmwrap.diagnosis.classifier import classify
-from slurmwrap.diagnosis.slurm_state import base_state, completed, hidden_failure
+from slurmwrap.diagnosis.classifier import diagnose_run
+from slurmwrap.diagnosis.slurm_state import has_completed, has_hidden_failure, parse_base_state
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
 from slurmwrap.model.evidence import Citation, Evidence, LogTail
 
@@ -213,7 +213,7 @@ def test_an_ending_is_told_as_measured() -> None:
     wrong = {}
     for category, endings in TABLE.items():
         for name, evidence in endings.items():
-            found = classify(evidence)
+            found = diagnose_run(evidence)
             if (found.category, found.decision) != (category, CATEGORIES[category].decision):
                 wrong[category, name] = (found.category, found.decision)
     assert not wrong, pformat(wrong)
@@ -223,7 +223,7 @@ REFUSED = "prolog on n3: refused: GPU 0 has a standing fault (Xid 79)"
 
 
 def test_a_prolog_that_refused_the_node_explains_a_job_without_any_output() -> None:
-    found = classify(Evidence(state="PENDING", reason="BeginTime", hooks=(REFUSED,)))
+    found = diagnose_run(Evidence(state="PENDING", reason="BeginTime", hooks=(REFUSED,)))
     assert (found.category, found.decision, found.signature, found.node) == (
         "node_failure",
         "retry_elsewhere",
@@ -233,7 +233,7 @@ def test_a_prolog_that_refused_the_node_explains_a_job_without_any_output() -> N
 
 
 def test_a_hooks_word_agrees_with_slurms_and_is_cited_beside_it() -> None:
-    found = classify(replace(ending("PENDING 0:0", "launch_failed_requeued_held"), hooks=(REFUSED,)))
+    found = diagnose_run(replace(ending("PENDING 0:0", "launch_failed_requeued_held"), hooks=(REFUSED,)))
     assert found.evidence == (
         Citation(source="slurm", line=0, text="Reason launch_failed_requeued_held"),
         Citation(source="hook", line=0, text=REFUSED, role="support"),
@@ -242,7 +242,7 @@ def test_a_hooks_word_agrees_with_slurms_and_is_cited_beside_it() -> None:
 
 def test_a_hooks_word_does_not_excuse_the_program() -> None:
     typo = ending("FAILED 127:0", "NonZeroExitCode", "run.sh: line 3: pyhton: command not found")
-    found = classify(replace(typo, hooks=(REFUSED,)))
+    found = diagnose_run(replace(typo, hooks=(REFUSED,)))
     assert (found.category, len(found.evidence)) == ("syntax_error", 1)
 
 
@@ -258,13 +258,13 @@ def test_a_hooks_word_does_not_excuse_the_program() -> None:
     ],
 )
 def test_states_are_read_as_sacct_and_scontrol_write_them(state: str, base: str) -> None:
-    assert base_state(state) == base
+    assert parse_base_state(state) == base
 
 
 def test_a_job_without_a_state_completed_when_its_exit_code_is_zero() -> None:
-    assert [completed(Evidence(exit_code=code)) for code in (0, 1, None)] == [True, False, False]
+    assert [has_completed(Evidence(exit_code=code)) for code in (0, 1, None)] == [True, False, False]
 
 
 def test_a_failure_is_hidden_in_the_derived_exit_code() -> None:
-    assert hidden_failure(Evidence(state="COMPLETED", exit_code=0, derived_exit_code=5))
-    assert not hidden_failure(Evidence(state="COMPLETED", exit_code=0, derived_exit_code=0, derived_signal=0))
+    assert has_hidden_failure(Evidence(state="COMPLETED", exit_code=0, derived_exit_code=5))
+    assert not has_hidden_failure(Evidence(state="COMPLETED", exit_code=0, derived_exit_code=0, derived_signal=0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurmwrap.diagnosis.taxonomy import CATEGORIES, DECISIONS, DOMAINS, FAILURES, TITLES, decisions_of
+from slurmwrap.diagnosis.taxonomy import CATEGORIES, DECISIONS, DOMAINS, FAILURES, TITLES, list_decisions
 
 CONTRACT = {
     "syntax_error": ("U", "stop"),
@@ -49,12 +49,12 @@ def test_categories_are_the_contracts_with_domain_and_default_decision() -> None
 def test_every_category_uses_known_domains_and_decisions_and_says_what_to_do() -> None:
     for known in CATEGORIES.values():
         assert known.domain in ("", *DOMAINS)
-        assert set(decisions_of(known.id)) <= set(DECISIONS)
+        assert set(list_decisions(known.id)) <= set(DECISIONS)
         assert known.meaning
         assert known.advice or known.id == "success"
 
 
 def test_overrides_follow_the_default_decision() -> None:
-    assert decisions_of("storage_full") == ("stop", "retry_elsewhere")
-    assert decisions_of("checkpoint_error") == ("retry", "stop")
-    assert decisions_of("gpu_oom") == ("stop",)
+    assert list_decisions("storage_full") == ("stop", "retry_elsewhere")
+    assert list_decisions("checkpoint_error") == ("retry", "stop")
+    assert list_decisions("gpu_oom") == ("stop",)

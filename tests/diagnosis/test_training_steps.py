@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from slurmwrap.diagnosis.classifier import classify
+from slurmwrap.diagnosis.classifier import diagnose_run
 from slurmwrap.diagnosis.log_rows import read_log
-from slurmwrap.diagnosis.training_steps import TrainingSteps, last_progress
+from slurmwrap.diagnosis.training_steps import TrainingSteps, find_last_progress
 from slurmwrap.model.evidence import Evidence, LogTail
 
 
 def steps(*texts: str) -> TrainingSteps:
-    return last_progress([read_log(LogTail(name=str(index), text=text)) for index, text in enumerate(texts)])
+    return find_last_progress([read_log(LogTail(name=str(index), text=text)) for index, text in enumerate(texts)])
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_first_step_far_from_zero_means_that_it_resumed() -> None:
 def test_a_tail_whose_start_is_missing_is_not_taken_for_resumed() -> None:
     text = "".join(f"step {number} loss=1\n" for number in range(500, 560, 10))
     log = read_log(LogTail(name="out", text=text, truncated=True))  # first line not known
-    assert not last_progress([log]).resumed
+    assert not find_last_progress([log]).resumed
 
 
 @pytest.mark.parametrize(
@@ -109,5 +109,5 @@ def test_the_newest_checkpoint_that_was_written(text: str, step: int | None) -> 
 
 def test_a_diagnosis_carries_them() -> None:
     text = "Resuming from step 500\nstep 510 loss=1\nsaved checkpoint-510\nstep 520 loss=1\nKilled\n"
-    found = classify(Evidence(state="FAILED", exit_code=1, logs=(LogTail(name="out", text=text),)))
+    found = diagnose_run(Evidence(state="FAILED", exit_code=1, logs=(LogTail(name="out", text=text),)))
     assert (found.step, found.resumed, found.checkpoint_step) == (520, True, 510)

@@ -8,10 +8,10 @@ from slurmwrap.diagnosis.xid import (
     ACTIONS,
     XIDS,
     XidEvent,
-    action_of,
-    category_of,
+    get_action,
+    get_category,
+    get_meaning,
     is_conclusive,
-    meaning_of,
     parse_xids,
 )
 
@@ -55,9 +55,9 @@ def test_a_gpu_that_is_only_introduced_is_no_event() -> None:
 def test_sxids_are_negative_and_resets_only_when_fatal() -> None:
     fatal = event("nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up")
     mild = event("nvidia-nvswitch0: SXid (PCI:0000:8b:00.0): 12028, Non-fatal, Link 32 egress error")
-    assert (fatal.code, action_of(fatal), mild.code, action_of(mild)) == (-20034, "RESET", -12028, "LOG")
-    assert category_of(fatal) == "gpu_hardware"
-    assert meaning_of(fatal) == "NVSwitch error (SXid 20034)"
+    assert (fatal.code, get_action(fatal), mild.code, get_action(mild)) == (-20034, "RESET", -12028, "LOG")
+    assert get_category(fatal) == "gpu_hardware"
+    assert get_meaning(fatal) == "NVSwitch error (SXid 20034)"
 
 
 def test_conclusive_codes_are_the_contracts_nine() -> None:
@@ -68,7 +68,7 @@ def test_conclusive_codes_are_the_contracts_nine() -> None:
 def test_informational_and_application_codes_never_drain(code: int) -> None:
     found = event(f"NVRM: Xid (PCI:0000:05:00): {code}, pid=1, name=python, x")
     assert not is_conclusive(found)
-    assert action_of(found) in ("LOG", "APP", "FOLLOW")
+    assert get_action(found) in ("LOG", "APP", "FOLLOW")
 
 
 @pytest.mark.parametrize(
@@ -83,20 +83,20 @@ def test_informational_and_application_codes_never_drain(code: int) -> None:
 )
 def test_the_recovery_action_of_xid_154_is_obeyed(text: str, action: str, drains: bool) -> None:
     found = event(f"NVRM: Xid (PCI:0000:0f:00): 154, {text}")
-    assert (action_of(found), is_conclusive(found)) == (action, drains)
-    assert category_of(found) == ("gpu_hardware" if drains else "")
+    assert (get_action(found), is_conclusive(found)) == (action, drains)
+    assert get_category(found) == ("gpu_hardware" if drains else "")
 
 
 @pytest.mark.parametrize(("word", "action"), [("Fatal", "RESET"), ("Nonfatal", "LOG"), ("Non-fatal", "LOG")])
 def test_nvlink5_codes_go_by_their_text(word: str, action: str) -> None:
     found = event(f"NVRM: Xid (PCI:0000:0f:00): 149, NETIR_LINK_EVT {word} XC0 i0 Link 02 (0x004a4406)")
-    assert (action_of(found), is_conclusive(found)) == (action, False)
+    assert (get_action(found), is_conclusive(found)) == (action, False)
 
 
 def test_an_unknown_xid_is_logged_only() -> None:
     found = event("NVRM: Xid (PCI:0000:0f:00): 998, something new")
-    assert (action_of(found), is_conclusive(found), category_of(found)) == ("LOG", False, "")
-    assert meaning_of(found) == "unknown Xid 998"
+    assert (get_action(found), is_conclusive(found), get_category(found)) == ("LOG", False, "")
+    assert get_meaning(found) == "unknown Xid 998"
 
 
 def test_the_table_uses_known_actions() -> None:

@@ -18,7 +18,7 @@ from dropin_compare import ALICE, GSUB, PLANNED, Call, Fields, Pair, differences
 from realslurm import Lab
 from waiting import allow
 
-from slurmwrap.sbatch.command_line import without_quiet
+from slurmwrap.sbatch.command_line import remove_quiet
 from slurmwrap.sbatch.options import SBATCH, Release
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks"), pytest.mark.timeout(allow(600))]
@@ -158,7 +158,7 @@ def _unsaid(one: Fields, other: Fields, told: dict[str, str]) -> dict[str, tuple
 def _words(line: str, told: dict[str, str]) -> list[str]:
     """A command line without what gsub said that it added, --quiet (docs/dropin.md) and the mark behind the options."""
     ours = {f"--{option}={value}" for option, value in told.items()} | {"--"}
-    return [word for word in without_quiet(shlex.split(line)[1:]) if word not in ours]
+    return [word for word in remove_quiet(shlex.split(line)[1:]) if word not in ours]
 
 
 def test_the_table_is_long_and_has_every_option(release: Release) -> None:

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from waiting import allow
 
-from slurmwrap.diagnosis.classifier import classify
+from slurmwrap.diagnosis.classifier import diagnose_run
 from slurmwrap.host.run_command import run
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.prerun.static import job_inputs, static_stage
-from slurmwrap.prerun.static.entry_points import entry_points
+from slurmwrap.prerun.static.entry_points import list_entry_points
 from slurmwrap.prerun.trial.supervisor import run_trial
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
 from slurmwrap.prerun.verdict.judge_trial import judge
@@ -52,7 +52,7 @@ def tried(folder: Path, script: str, *args: str, gpus: int, **fields: object) ->
         "SLURM_SUBMIT_DIR": str(folder),
         "SLURMD_NODENAME": "localhost",
     }
-    return judge(spec, run_trial(spec, environ=environ), classify)
+    return judge(spec, run_trial(spec, environ=environ), diagnose_run)
 
 
 def test_every_example_is_tried_here() -> None:
@@ -66,7 +66,7 @@ def test_the_static_stage_finds_nothing_in_an_example() -> None:
         source = Script(path=script, name="train.sbatch", content=content)
         request = JobRequest(script=source, chdir=str(EXAMPLES.parent))
         assert static_stage.check(request, run=run, environ=environ, node_local=()) == (), script
-        (entry,) = entry_points(content.decode(), request.chdir, ())
+        (entry,) = list_entry_points(content.decode(), request.chdir, ())
         assert entry.path == str(EXAMPLES / Path(script).parent / "train.py")
 
 

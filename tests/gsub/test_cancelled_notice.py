@@ -10,7 +10,12 @@ from types import MappingProxyType
 import pytest
 
 from slurmwrap.gsub.apply_verdict import HeldJob
-from slurmwrap.gsub.cancelled_notice import output_of, tell_cancelled, wants_mail, was_cancelled
+from slurmwrap.gsub.cancelled_notice import (
+    notify_of_cancelled_job,
+    resolve_output_path,
+    should_mail_failure,
+    was_cancelled,
+)
 from slurmwrap.host.output_file import append_lines
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.model.run import PrerunRecord
@@ -49,7 +54,7 @@ def request(chdir: str | Path = "/work", **settings: str) -> JobRequest:
     ],
 )
 def test_the_output_file_is_the_one_that_slurm_would_have_opened(settings: Mapping[str, str], path: str) -> None:
-    assert output_of(request(**settings), 47, user="ada", node="n3") == path
+    assert resolve_output_path(request(**settings), 47, user="ada", node="n3") == path
 
 
 def test_lines_are_added_to_what_stands_in_the_file(tmp_path: Path) -> None:
@@ -91,7 +96,7 @@ def test_nothing_but_a_regular_file_is_written(tmp_path: Path, kind: str) -> Non
     ],
 )
 def test_a_mail_is_sent_where_slurm_sends_none(asked: Mapping[str, str], sent: bool) -> None:
-    assert wants_mail(request(**asked)) is sent
+    assert should_mail_failure(request(**asked)) is sent
 
 
 def waiting(asked: JobRequest) -> HeldJob:
@@ -113,7 +118,7 @@ def test_the_user_hears_of_it_by_all_ways(tmp_path: Path) -> None:
     asked = request(tmp_path, mail_type="FAIL", mail_user="ada@example.org", job_name="tr\nain")
     said: list[str] = []
     config = MappingProxyType({"MailProg": str(program)})
-    tell_cancelled(
+    notify_of_cancelled_job(
         waiting(asked), record(CANCEL), user="ada", node="n3", place=str(tmp_path / "state"), config=lambda: config,
         say=said.append,
     )  # fmt: skip
@@ -128,7 +133,7 @@ def test_the_user_hears_of_it_by_all_ways(tmp_path: Path) -> None:
 @pytest.mark.parametrize("program", ["", "mail", "/nonexistent/mail"])
 def test_a_mail_that_cannot_be_sent_costs_nothing_else(tmp_path: Path, program: str) -> None:
     said: list[str] = []
-    tell_cancelled(
+    notify_of_cancelled_job(
         waiting(request(tmp_path / "none", mail_type="FAIL")), record(CANCEL), user="ada", node="n3",
         place=str(tmp_path), config=lambda: {"MailProg": program}, say=said.append,
     )  # fmt: skip

@@ -10,7 +10,7 @@ import pytest
 from fakes import START, FakeClock, job
 
 from slurmwrap.gsub.apply_verdict import HeldJob
-from slurmwrap.gsub.grace import renew_grace
+from slurmwrap.gsub.grace import extend_grace
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.sbatch.parse import parse_request
 
@@ -53,7 +53,7 @@ class Slurm:
 def renewed(slurm: Slurm, waiting: HeldJob = WAITING, grace_s: float = 600) -> tuple[float | None, list[float]]:
     noted: list[float] = []
     desk: Any = SimpleNamespace(slurm=slurm, clock=FakeClock(START), user="alice", say=lambda line: None)
-    return renew_grace(waiting, grace_s, desk, noted.append), noted
+    return extend_grace(waiting, grace_s, desk, noted.append), noted
 
 
 def test_the_new_begin_time_is_a_grace_behind_the_moment_at_which_the_dependency_was_met() -> None:
@@ -90,5 +90,5 @@ def test_a_time_that_cannot_be_noted_is_not_given() -> None:
         raise OSError
 
     with pytest.raises(OSError):
-        renew_grace(WAITING, 600, desk, full)
+        extend_grace(WAITING, 600, desk, full)
     assert slurm.asked == []

@@ -16,11 +16,11 @@ from slurmwrap.cli import start
 from slurmwrap.config import Config, load
 from slurmwrap.errors import ConfigError
 from slurmwrap.gsub.gsub_main import main
-from slurmwrap.gsub.new_script import wanted
-from slurmwrap.gsub.script_templates import template
+from slurmwrap.gsub.new_script import is_new_command
+from slurmwrap.gsub.script_templates import get_template
 from slurmwrap.host.run_command import run as run_command
 from slurmwrap.prerun.static import static_stage
-from slurmwrap.prerun.static.entry_points import entry_points
+from slurmwrap.prerun.static.entry_points import list_entry_points
 from slurmwrap.resources import shipped
 from slurmwrap.sbatch.request import JobRequest, Script
 
@@ -80,7 +80,7 @@ def test_a_made_script_is_sound_and_the_pre_run_finds_the_program_in_it(gsub, en
     for checker in checked:
         done = subprocess.run([*checker, str(tmp_path / "made.sh")], capture_output=True, text=True, timeout=allow(60))
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    (entry,) = entry_points(script, str(tmp_path / "work"), (), {}, lambda _: None)
+    (entry,) = list_entry_points(script, str(tmp_path / "work"), (), {}, lambda _: None)
     handed_on = bool(more) and name in ("torchrun", "accelerate", "deepspeed")  # in the background: less is certain
     assert (entry.path, entry.argv, entry.certain) == (str(tmp_path / "work/train.py"), arguments, not handed_on)
     request = JobRequest(script=Script(path=None, name="sbatch", content=script.encode()), chdir=str(tmp_path / "work"))
@@ -270,7 +270,7 @@ def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
     path.write_text("{# tasks: one #}\n")
     os.chown(path, 12345, 12345)
     with pytest.raises(ConfigError, match="belongs to uid 12345"):
-        template("x", (("the site's", tmp_path),))
+        get_template("x", (("the site's", tmp_path),))
 
 
 @pytest.mark.parametrize(
@@ -300,4 +300,4 @@ def test_what_is_wrong_is_named_and_not_what_follows_from_it(gsub, words: list[s
 
 def test_a_folder_of_path_that_cannot_be_looked_into_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["gsub"])
-    assert wanted(["new", "-G", "4", "train.py"], {"PATH": f"/{'x' * 300}:/nosuch"})
+    assert is_new_command(["new", "-G", "4", "train.py"], {"PATH": f"/{'x' * 300}:/nosuch"})

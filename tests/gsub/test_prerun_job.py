@@ -31,6 +31,6 @@ def test_a_verdict_says_how_long_was_tried(
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     spec = TrialSpec(trial_dir=str(tmp_path), script=str(tmp_path / "script"))
     request = JobRequest(script=Script(path=None, name="wrap", content=b""))
-    judged = prerun_job._judged(PrerunFiles(tmp_path, spec, request, PlacementPlan(), "now", (), None, 600.0))
+    judged = prerun_job._judge_prerun(PrerunFiles(tmp_path, spec, request, PlacementPlan(), "now", (), None, 600.0))
     found = (judged.verdict.outcome.value, judged.verdict.seconds, judged.stopped)
     assert found == ("inconclusive", 590.0, isinstance(ends, PrerunTerminated))

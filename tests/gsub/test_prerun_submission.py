@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from slurmwrap.config import Prerun
-from slurmwrap.gsub.prerun_submission import TrialTimes, trial_times
+from slurmwrap.gsub.prerun_submission import TrialTimes, compute_trial_times
 from slurmwrap.model.node import Partition, Snapshot
 from slurmwrap.sbatch.parse import parse_request
 
@@ -36,4 +36,4 @@ def test_times_fit_the_partition(partition: str, configured: str, profile_s: flo
     request = parse_request(words, environ={}, cwd="/", read_script=lambda _: script, read_stdin=lambda: b"")
     snapshot = Snapshot(taken_at=0.0, nodes=(), default_partition="gpu", partitions=PARTITIONS)
     prepared = SimpleNamespace(request=request, snapshot=snapshot, profile_s=profile_s)
-    assert trial_times(prepared, Prerun(partition=configured)) == expected  # type: ignore[arg-type]
+    assert compute_trial_times(prepared, Prerun(partition=configured)) == expected  # type: ignore[arg-type]

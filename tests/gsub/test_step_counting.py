@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurmwrap.gsub.step_counting import export_with, in_front
+from slurmwrap.gsub.step_counting import export_with, prepend_to_pythonpath
 
 DIR, NAMED, PATH = "SLURMWRAP_STEP_DIR", "SLURMWRAP_STEP_NAMED", "PYTHONPATH=/counter"
 
@@ -27,6 +27,6 @@ def test_a_list_of_variables_gets_the_counter(value: str | None, wanted: str | N
 
 
 def test_the_counter_stands_in_front_of_what_the_user_has() -> None:
-    assert [in_front("/counter", path) for path in ("", "/mine", "/a:/b")] == [
+    assert [prepend_to_pythonpath("/counter", path) for path in ("", "/mine", "/a:/b")] == [
         "/counter", "/counter:/mine", "/counter:/a:/b",
     ]  # fmt: skip

@@ -13,13 +13,13 @@ import pytest
 
 from slurmwrap.config import Config, Placement, Prerun
 from slurmwrap.errors import PrerunFailed, RefusedError, SlurmError, SlurmUnreachable, StaticFailed
-from slurmwrap.gsub.apply_verdict import HeldJob, conclude
+from slurmwrap.gsub.apply_verdict import HeldJob, apply_verdict
 from slurmwrap.gsub.job_identity import JobIdentity
-from slurmwrap.gsub.planning_inputs import outlook
+from slurmwrap.gsub.planning_inputs import read_planning_facts
 from slurmwrap.gsub.prepare import prepare
-from slurmwrap.gsub.prerun_sharing import sweep as look_after
-from slurmwrap.gsub.send import sbatch_call, send
-from slurmwrap.gsub.start_time import given_times
+from slurmwrap.gsub.prerun_sharing import release_all_orphans as look_after
+from slurmwrap.gsub.send import make_sbatch_call, send
+from slurmwrap.gsub.start_time import list_expected_start_times
 from slurmwrap.gsub.submit_context import PrerunChecks, SubmitContext, SubmitResult, TrialJob
 from slurmwrap.model.action import SlurmAction, Verb
 from slurmwrap.model.blocked_input import BlockedInput
@@ -41,8 +41,8 @@ from slurmwrap.protocols import OpenIncident, Published, SbatchCall, SbatchResul
 from slurmwrap.sbatch.options import REQUIRED, SbatchOption
 from slurmwrap.sbatch.parse import parse_request
 from slurmwrap.sbatch.request import JobRequest
-from slurmwrap.store.prerun_registry import PrerunRegistry, guests
-from slurmwrap.store.prerun_registry import submitted as submitted_trial
+from slurmwrap.store.prerun_registry import PrerunRegistry, list_waiting_jobs
+from slurmwrap.store.prerun_registry import mark_submitted as submitted_trial
 
 NOW = 1_800_000_000.0
 SCRIPT = b"""#!/bin/bash
@@ -314,7 +314,7 @@ def test_quiet_is_found_beside_the_options_of_site_plugins() -> None:
     )  # fmt: skip
     at = desk(FakeSlurm(), FakeMemory())
     batch = prepare(asked, at).batch
-    assert sbatch_call(asked, replace(batch, changes=()), at).options == ("--image", "a -Q")
+    assert make_sbatch_call(asked, replace(batch, changes=()), at).options == ("--image", "a -Q")
 
 
 def test_an_untouched_script_is_submitted_from_where_it_lies() -> None:
@@ -696,7 +696,7 @@ def test_a_failed_pre_run_leaves_its_reason_and_cancels() -> None:
     slurm = FakeSlurm(jobs_by_address={"101": pending("mine")})
     memory = FakeMemory()
     at = desk(slurm, memory)
-    record = conclude(waiting(at), FAILED, at)
+    record = apply_verdict(waiting(at), FAILED, at)
     assert [(a.verb, a.key, a.value) for a in slurm.applied] == [
         (Verb.UPDATE_JOB, "Comment", "mine | slurmwrap: pre-run failed: train.py:9: KeyError"),
         (Verb.CANCEL, "", ""),
@@ -709,7 +709,7 @@ def test_a_failed_pre_run_leaves_its_reason_and_cancels() -> None:
 def test_a_job_that_started_meanwhile_is_not_cancelled() -> None:
     slurm = FakeSlurm(jobs_by_address={"101": replace(pending(), state="RUNNING")})
     at = desk(slurm, FakeMemory())
-    conclude(waiting(at), FAILED, at)
+    apply_verdict(waiting(at), FAILED, at)
     assert slurm.applied == []
 
 
@@ -717,7 +717,7 @@ def test_a_job_that_started_meanwhile_is_not_cancelled() -> None:
 def test_a_job_whose_pre_run_found_nothing_is_let_go_last(outcome: Outcome) -> None:
     slurm = FakeSlurm(jobs_by_address={"101": pending()})
     at = desk(slurm, FakeMemory())
-    record = conclude(waiting(at), replace(PASSED, outcome=outcome), at)
+    record = apply_verdict(waiting(at), replace(PASSED, outcome=outcome), at)
     assert (slurm.applied[-1].key, slurm.applied[-1].value, record.released) == ("StartTime", "now", True)
 
 
@@ -736,14 +736,14 @@ def test_a_job_whose_pre_run_found_nothing_is_let_go_last(outcome: Outcome) -> N
 def test_a_start_that_its_user_moved_meanwhile_is_his(begins_at: int | None, let_go: bool) -> None:
     slurm = FakeSlurm(jobs_by_address={"101": replace(pending(), eligible_time=begins_at)})
     at = desk(slurm, FakeMemory())
-    record = conclude(replace(waiting(at), given=given_times(None, 600, NOW)), PASSED, at)
+    record = apply_verdict(replace(waiting(at), given=list_expected_start_times(None, 600, NOW)), PASSED, at)
     assert ([a.key for a in slurm.applied][-1:] == ["StartTime"], record.released) == (let_go, let_go)
 
 
 def test_the_times_that_a_job_may_have_from_us_are_those_that_slurm_is_given() -> None:
-    assert given_times(None, 600, NOW) == (NOW + 600, NOW + 365 * 86400)
-    assert given_times("now+2hours", 600, NOW) == (NOW + 7200, NOW + 365 * 86400)
-    assert given_times("some day", 600, NOW) == ()
+    assert list_expected_start_times(None, 600, NOW) == (NOW + 600, NOW + 365 * 86400)
+    assert list_expected_start_times("now+2hours", 600, NOW) == (NOW + 7200, NOW + 365 * 86400)
+    assert list_expected_start_times("some day", 600, NOW) == ()
 
 
 def test_a_refused_update_is_recorded_and_the_job_still_let_go() -> None:
@@ -752,7 +752,7 @@ def test_a_refused_update_is_recorded_and_the_job_still_let_go() -> None:
         jobs_by_address={"101": pending()}, refuse_keys=frozenset({"MinMemoryNode", "NumCPUs", "Switches"})
     )
     at = desk(slurm, FakeMemory())
-    record = conclude(waiting(at), replace(PASSED, measurement=measured), at)
+    record = apply_verdict(waiting(at), replace(PASSED, measurement=measured), at)
     assert slurm.applied[-1].key == "StartTime"
     assert record.released
 
@@ -760,7 +760,7 @@ def test_a_refused_update_is_recorded_and_the_job_still_let_go() -> None:
 def test_a_pre_run_that_speaks_for_no_job_touches_nothing() -> None:
     slurm = FakeSlurm()
     at = desk(slurm, FakeMemory())
-    record = conclude(waiting(at, job_id=None), FAILED, at)
+    record = apply_verdict(waiting(at, job_id=None), FAILED, at)
     assert (slurm.applied, record.job_id, record.released) == ([], None, False)
 
 
@@ -773,7 +773,7 @@ LOOSENING = {
 def concluded(record: JobRecord, memory: FakeMemory | None = None, **changes: object) -> list[tuple[str, str]]:
     slurm = FakeSlurm(jobs_by_address={"101": record})
     at = replace(desk(slurm, memory or FakeMemory()), **LOOSENING)  # type: ignore[arg-type]
-    conclude(replace(waiting(at), **changes), PASSED, at)  # type: ignore[arg-type]
+    apply_verdict(replace(waiting(at), **changes), PASSED, at)  # type: ignore[arg-type]
     return [(a.key, a.value) for a in slurm.applied]
 
 
@@ -840,7 +840,9 @@ def test_word_of_a_reconciler_that_no_longer_runs_is_not_believed() -> None:
     load = NodeLoad(node="n1", cpus_busy=3.0)
     for age, believed in ((599.0, PlanningFacts(loads={"n1": load}, relaxing=True)), (600.0, PlanningFacts())):
         told = Published(at=NOW - age, loads=(load,), relaxing=True)
-        assert outlook(replace(desk(FakeSlurm(), FakeMemory()), published=told), starts_now=False) == believed
+        assert (
+            read_planning_facts(replace(desk(FakeSlurm(), FakeMemory()), published=told), starts_now=False) == believed
+        )
 
 
 class PatientClock(FakeClock):
@@ -857,7 +859,7 @@ def test_a_controller_that_is_away_for_a_while_is_waited_for(verdict: Verdict, l
     at = replace(desk(slurm, FakeMemory()), clock=clock)
     named = waiting(at)
     slurm.away = 3
-    conclude(named, verdict, at)
+    apply_verdict(named, verdict, at)
     assert (slurm.applied[-1].verb, clock.slept) == (last, [1.0, 2.0, 5.0])
 
 
@@ -870,7 +872,7 @@ def test_a_job_that_squeue_misses_for_once_is_let_go_or_cancelled_all_the_same(
     at = replace(desk(slurm, FakeMemory()), clock=clock)
     named = waiting(at)
     slurm.missed = missed
-    record = conclude(named, verdict, at)
+    record = apply_verdict(named, verdict, at)
     assert ((slurm.applied[-1].key, slurm.applied[-1].value), clock.slept) == (last, [2.0] * missed)
     assert record.released == (verdict is PASSED)
 
@@ -879,7 +881,7 @@ def test_a_job_that_squeue_misses_for_once_is_let_go_or_cancelled_all_the_same(
 def test_a_job_that_is_gone_is_asked_for_three_times_and_left_alone(verdict: Verdict) -> None:
     slurm, clock = FakeSlurm(), PatientClock()
     at = replace(desk(slurm, FakeMemory()), clock=clock)
-    record = conclude(waiting(at), verdict, at)
+    record = apply_verdict(waiting(at), verdict, at)
     assert (slurm.applied, record.changes, record.released, clock.slept) == ([], (), False, [2.0, 2.0])
 
 
@@ -888,7 +890,7 @@ def test_a_failed_pre_run_never_lets_the_job_go_because_the_controller_is_away()
     at = replace(desk(slurm, FakeMemory()), clock=PatientClock())
     named = waiting(at)
     slurm.away = 1000
-    record = conclude(named, FAILED, at)
+    record = apply_verdict(named, FAILED, at)
     assert (slurm.applied, record.released) == ([], False)
     assert [(c["verb"], c["error"]) for c in record.changes] == [
         ("cancel", "Unable to contact slurm controller (connect failure)")
@@ -899,7 +901,7 @@ def test_a_failed_pre_run_never_lets_the_job_go_because_the_controller_is_away()
 def test_a_job_that_waits_no_longer_is_left_alone(state: str) -> None:
     slurm = FakeSlurm(jobs_by_address={"101": replace(pending(), state=state)})
     at = desk(slurm, FakeMemory())
-    assert not conclude(waiting(at), PASSED, at).released
+    assert not apply_verdict(waiting(at), PASSED, at).released
     assert slurm.applied == []
 
 
@@ -1018,7 +1020,7 @@ SUBMITTED = JobIdentity(name="train.sbatch", prerun="train.sbatch.prerun", work_
 def test_a_job_that_has_the_id_since_is_left_alone(seen: dict[str, Any], other: bool, verdict: Verdict) -> None:
     slurm, said = FakeSlurm(jobs_by_address={"101": replace(pending(), **seen)}), []
     at = replace(desk(slurm, FakeMemory()), say=said.append)
-    record = conclude(replace(waiting(at), job=SUBMITTED), verdict, at)
+    record = apply_verdict(replace(waiting(at), job=SUBMITTED), verdict, at)
     left_alone = ["job 101 is left alone: Slurm gave the id to another job since"]
     assert (bool(slurm.applied), record.changes == (), left_alone == said) == (not other, other, other)
 
@@ -1033,7 +1035,7 @@ def array_task(job_id: int, task: int | None, state: str) -> JobRecord:
 def test_an_array_of_which_a_task_has_begun_is_left_alone(other: str, cancelled: bool) -> None:
     slurm = FakeSlurm(jobs_by_address={"101": array_task(101, None, "PENDING"), "103": array_task(103, 1, other)})
     at = desk(slurm, FakeMemory())
-    conclude(waiting(at), FAILED, at)
+    apply_verdict(waiting(at), FAILED, at)
     assert [a.verb for a in slurm.applied] == ([Verb.UPDATE_JOB, Verb.CANCEL] if cancelled else [])
 
 
@@ -1042,7 +1044,7 @@ def test_the_rest_of_an_array_of_which_the_user_let_one_task_go_follows(begins_a
     rest = replace(array_task(101, None, "PENDING"), array_tasks="0,2-5", eligible_time=begins_at)
     slurm = FakeSlurm(jobs_by_address={"101": rest, "103": array_task(103, 1, "RUNNING")})
     at = desk(slurm, FakeMemory())
-    record = conclude(replace(waiting(at), given=given_times(None, 600, NOW)), PASSED, at)
+    record = apply_verdict(replace(waiting(at), given=list_expected_start_times(None, 600, NOW)), PASSED, at)
     applied = [(a.target, a.key, a.value) for a in slurm.applied]
     assert (applied, record.released) == ([("101_[0,2-5]", "StartTime", "now")] if let_go else [], let_go)
 
@@ -1051,9 +1053,9 @@ def test_a_borrowed_verdict_lets_a_job_go_and_teaches_nothing_about_its_argument
     slurm, memory = FakeSlurm(jobs_by_address={"101": pending()}), FakeMemory()
     at = desk(slurm, memory)
     measured = replace(PASSED, measurement=Measurement(seconds=9.0))
-    record = conclude(replace(waiting(at), borrowed=True), measured, at)
+    record = apply_verdict(replace(waiting(at), borrowed=True), measured, at)
     assert (record.fingerprint, record.verdict.measurement, record.released) == ("", None, True)
-    conclude(replace(waiting(at), borrowed=True), FAILED, at)
+    apply_verdict(replace(waiting(at), borrowed=True), FAILED, at)
     assert Verb.CANCEL not in [a.verb for a in slurm.applied]
 
 
@@ -1101,7 +1103,7 @@ def test_later_jobs_of_a_sweep_wait_for_the_first_ones_pre_run(tmp_path: Path) -
     second = sweep.submit("2")
     assert (second.result.job_id, second.trial, second.attached_to) == (103, None, 102)
     assert "--begin=now+600" in sweep.slurm.calls[-1].options
-    assert [(one.job_id, one.release_at) for one in guests(tmp_path / "prerun" / "101")] == [(103, "now")]
+    assert [(one.job_id, one.release_at) for one in list_waiting_jobs(tmp_path / "prerun" / "101")] == [(103, "now")]
 
 
 @pytest.mark.parametrize("other", [("--mem=100000",), ("--prerun=profile",), ("--prerun=off",)])
@@ -1194,7 +1196,7 @@ def test_of_a_dead_pre_run_only_those_are_let_go_whose_start_is_still_ours(tmp_p
     sweep.knows(j103="PENDING", j102="CANCELLED")
     for name, at in (("101", NOW + 7200), ("103", NOW + 600)):
         kept = tmp_path / "prerun" / name / "waiting.json"
-        kept.write_text(json.dumps({"release_at": "now", "given": given_times(None, 600, NOW)}))
+        kept.write_text(json.dumps({"release_at": "now", "given": list_expected_start_times(None, 600, NOW)}))
         sweep.slurm.jobs_by_address[name] = replace(sweep.slurm.jobs_by_address[name], eligible_time=int(at))
     assert look_after(PrerunRegistry(tmp_path), sweep.desk()) == (103,)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from slurmwrap.gsub.unchanged import Surroundings, standing
+from slurmwrap.gsub.unchanged import Surroundings, select_unfixed_failures
 from slurmwrap.model.evidence import Citation
 from slurmwrap.model.past_failure import PastFailure
 
@@ -33,7 +33,7 @@ def is_standing(one: PastFailure, times: dict[str, float], script: str = "#!/bin
         changed_at=times.get,
         files_in=files_in,
     )
-    return bool(standing((one,), around))
+    return bool(select_unfixed_failures((one,), around))
 
 
 MISSING = failure("incorrect_inputs", "FileNotFoundError: [Errno 2] No such file or directory: 'data/train.csv'")

@@ -16,14 +16,14 @@ import pytest
 from hook_site import SLURMCTLD_BLOCKS
 
 from slurmwrap.errors import SlurmwrapError
-from slurmwrap.host.hook_files import Chained, HookSettings, install
+from slurmwrap.host.hook_files import Chained, InstalledHookSettings, install
 
 PYTHON = str(Path(sys.executable).resolve())
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> HookSettings:
-    return HookSettings(
+def settings(tmp_path: Path) -> InstalledHookSettings:
+    return InstalledHookSettings(
         directory=tmp_path / "hooks",
         python=PYTHON,
         spool=Path("/shared/spool"),
@@ -37,7 +37,7 @@ def settings(tmp_path: Path) -> HookSettings:
     )
 
 
-def test_the_same_settings_give_the_same_files_byte_for_byte(settings: HookSettings, tmp_path: Path) -> None:
+def test_the_same_settings_give_the_same_files_byte_for_byte(settings: InstalledHookSettings, tmp_path: Path) -> None:
     files = install(settings)
     first = {path.name: path.read_bytes() for path in settings.directory.iterdir()}
     assert install(settings) == files
@@ -45,7 +45,7 @@ def test_the_same_settings_give_the_same_files_byte_for_byte(settings: HookSetti
     assert sorted(first) == ["epilog", "epilog_slurmctld", "hooks.json", "node_hooks.pyz", "prolog"]
 
 
-def test_settings_arrive_in_the_shims_whatever_they_contain(settings: HookSettings) -> None:
+def test_settings_arrive_in_the_shims_whatever_they_contain(settings: InstalledHookSettings) -> None:
     files = install(settings)
     for path, name, value in (
         (files.prolog, "state", "/run/a b/n0/$(state)"),
@@ -64,13 +64,13 @@ def test_settings_arrive_in_the_shims_whatever_they_contain(settings: HookSettin
     assert json.loads((settings.directory / "hooks.json").read_text())["node_state_dir"] == "/run/a b/%n/$(state)"
 
 
-def test_no_placeholder_is_left(settings: HookSettings) -> None:
+def test_no_placeholder_is_left(settings: InstalledHookSettings) -> None:
     for path in install(replace(settings, cluster="lab")).prolog.parent.glob("*log*"):
         assert "@" not in path.read_text()
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
-def test_the_shims_are_clean_posix_shell(settings: HookSettings) -> None:
+def test_the_shims_are_clean_posix_shell(settings: InstalledHookSettings) -> None:
     chain = Chained(name="prolog_site", first="prolog", site="/etc/slurm/a b.sh")
     files = install(replace(settings, node_state_dir=Path("/run/a b/%n")), (chain,))
     shims = [str(path) for path in (files.prolog, files.epilog, files.epilog_slurmctld)]
@@ -79,13 +79,13 @@ def test_the_shims_are_clean_posix_shell(settings: HookSettings) -> None:
     assert (checked.returncode, checked.stdout) == (0, "")
 
 
-def test_the_zipapp_holds_byte_code_of_the_nodes_python_and_the_sources(settings: HookSettings) -> None:
+def test_the_zipapp_holds_byte_code_of_the_nodes_python_and_the_sources(settings: InstalledHookSettings) -> None:
     with zipfile.ZipFile(install(settings).zipapp) as archive:
         names = set(archive.namelist())
     assert {"__main__.py", "node_hooks/epilog.py", "node_hooks/epilog.pyc", "pynvml.py"} <= names
 
 
-def test_a_python_that_cannot_compile_still_gives_a_zipapp(settings: HookSettings) -> None:
+def test_a_python_that_cannot_compile_still_gives_a_zipapp(settings: InstalledHookSettings) -> None:
     with zipfile.ZipFile(install(replace(settings, python="/nonexistent/python")).zipapp) as archive:
         assert not any(name.endswith(".pyc") for name in archive.namelist())
 
@@ -105,14 +105,14 @@ def test_a_python_that_cannot_compile_still_gives_a_zipapp(settings: HookSetting
     ],
 )
 def test_settings_that_a_hook_could_not_use_are_refused(
-    settings: HookSettings, changed: dict[str, object], culprit: str
+    settings: InstalledHookSettings, changed: dict[str, object], culprit: str
 ) -> None:
     with pytest.raises(SlurmwrapError, match=culprit.replace("(", r"\(")):
         install(replace(settings, **changed))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o775, 0o1777])
-def test_a_directory_that_others_may_write_is_refused(settings: HookSettings, mode: int) -> None:
+def test_a_directory_that_others_may_write_is_refused(settings: InstalledHookSettings, mode: int) -> None:
     settings.directory.mkdir()
     settings.directory.chmod(mode)
     with pytest.raises(SlurmwrapError, match="Slurm would run its files as root"):
@@ -123,7 +123,7 @@ def test_a_directory_that_others_may_write_is_refused(settings: HookSettings, mo
 @pytest.mark.parametrize("blocked", [(), SLURMCTLD_BLOCKS])
 @pytest.mark.parametrize("first", ["prolog", "gone"])
 def test_a_chained_program_of_the_sites_runs_as_slurm_would_start_it(
-    settings: HookSettings, tmp_path: Path, first: str, blocked: tuple[signal.Signals, ...]
+    settings: InstalledHookSettings, tmp_path: Path, first: str, blocked: tuple[signal.Signals, ...]
 ) -> None:
     """Whatever our own hook does, even that it is gone; with the signals blocked that slurmctld 22.05 blocks."""
     site = tmp_path / "it's the site's"
@@ -141,21 +141,25 @@ def test_a_chained_program_of_the_sites_runs_as_slurm_would_start_it(
     assert (ran.returncode, ran.stdout) == (3, f"{site} 7\n")
 
 
-def test_a_gate_that_refuses_keeps_the_sites_prolog_from_running(settings: HookSettings, tmp_path: Path) -> None:
+def test_a_gate_that_refuses_keeps_the_sites_prolog_from_running(
+    settings: InstalledHookSettings, tmp_path: Path
+) -> None:
     install(settings, (Chained(name="prolog_site", first="prolog", site=str(tmp_path / "never")),))
     (settings.directory / "prolog").write_text("#!/bin/sh\nexit 1\n")
     assert subprocess.run([settings.directory / "prolog_site"], env={}, timeout=30).returncode == 1
 
 
 @pytest.mark.parametrize("gate", ["off", "on"])
-def test_only_the_prolog_has_a_gate_and_only_where_it_is_switched_on(settings: HookSettings, gate: str) -> None:
+def test_only_the_prolog_has_a_gate_and_only_where_it_is_switched_on(
+    settings: InstalledHookSettings, gate: str
+) -> None:
     files = install(replace(settings, gate=gate, published="/shared/published"))
     assert [f"gate={gate}\n" in path.read_text() for path in (files.prolog, files.epilog)] == [True, gate == "off"]
     kept = json.loads((settings.directory / "hooks.json").read_text())
     assert (kept["gate"], kept["published"], kept["nvidia_control"]) == (gate, "/shared/published", "/dev/nvidiactl")
 
 
-def test_the_zipapps_binding_is_the_one_that_is_installed(settings: HookSettings) -> None:
+def test_the_zipapps_binding_is_the_one_that_is_installed(settings: InstalledHookSettings) -> None:
     spec = find_spec("pynvml")
     assert spec is not None and spec.origin is not None
     with zipfile.ZipFile(install(settings).zipapp) as archive:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from waiting import allow, wait_for
 
-from slurmwrap.host.journal import MOST, Journal, datagram, is_our_stderr
+from slurmwrap.host.journal import MOST, Journal, encode_datagram, is_our_stderr
 
 FORGED = "a\nPRIORITY=0\n"
 
@@ -43,13 +43,13 @@ def test_each_field_is_a_line_and_may_come_twice(listener: socket.socket, journa
 
 
 def test_a_line_break_goes_with_its_length_and_forges_no_field() -> None:
-    assert datagram([("A", FORGED)]) == b"A\n" + struct.pack("<Q", len(FORGED)) + FORGED.encode() + b"\n"
+    assert encode_datagram([("A", FORGED)]) == b"A\n" + struct.pack("<Q", len(FORGED)) + FORGED.encode() + b"\n"
 
 
 def test_names_that_journald_would_drop_are_left_out_and_bytes_of_any_kind_go_through() -> None:
-    assert datagram([("_UID", "0"), ("lower", "x"), ("A B", "x"), ("A=1\nB", "x"), ("", "x")]) == b""
-    assert datagram([("A", "\udcff\x00é")]) == b"A=\\udcff\x00\xc3\xa9\n"
-    assert datagram([("A", "x" * (MOST + 1))]) == b"A=" + b"x" * MOST + b"\n"
+    assert encode_datagram([("_UID", "0"), ("lower", "x"), ("A B", "x"), ("A=1\nB", "x"), ("", "x")]) == b""
+    assert encode_datagram([("A", "\udcff\x00é")]) == b"A=\\udcff\x00\xc3\xa9\n"
+    assert encode_datagram([("A", "x" * (MOST + 1))]) == b"A=" + b"x" * MOST + b"\n"
 
 
 def test_what_no_datagram_holds_comes_as_a_file_that_nobody_can_change(
@@ -64,7 +64,7 @@ def test_what_no_datagram_holds_comes_as_a_file_that_nobody_can_change(
         assert (data, kind) == (b"", socket.SCM_RIGHTS)
         with pytest.raises(PermissionError):
             os.write(descriptor, b"y")
-        assert os.pread(descriptor, 1 << 20, 0) == datagram(fields)
+        assert os.pread(descriptor, 1 << 20, 0) == encode_datagram(fields)
     finally:
         os.close(descriptor)
 

@@ -8,32 +8,32 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.errors import StoreError
-from slurmwrap.host.lock import held
+from slurmwrap.host.lock import hold_exclusive_lock
 
 
 def test_a_second_one_is_refused_and_told_who_the_first_is(tmp_path: Path) -> None:
     with (
-        held(tmp_path / "x.lock", "another reconciler"),
+        hold_exclusive_lock(tmp_path / "x.lock", "another reconciler"),
         pytest.raises(StoreError, match=rf"^another reconciler is at work already \(pid {os.getpid()}\)$"),
-        held(tmp_path / "x.lock", "another reconciler"),
+        hold_exclusive_lock(tmp_path / "x.lock", "another reconciler"),
     ):
         pass
 
 
 def test_it_is_free_again_afterwards_and_after_a_crash(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), held(tmp_path / "a" / "x.lock", "it"):
+    with pytest.raises(ZeroDivisionError), hold_exclusive_lock(tmp_path / "a" / "x.lock", "it"):
         raise ZeroDivisionError
     pid = os.fork()
     if pid == 0:
-        held(tmp_path / "a" / "x.lock", "it").__enter__()
+        hold_exclusive_lock(tmp_path / "a" / "x.lock", "it").__enter__()
         os._exit(9)
     os.waitpid(pid, 0)
-    with held(tmp_path / "a" / "x.lock", "it"):
+    with hold_exclusive_lock(tmp_path / "a" / "x.lock", "it"):
         assert (tmp_path / "a" / "x.lock").read_text() == f"{os.getpid()}\n"
 
 
 def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "x.lock").symlink_to(tmp_path / "precious")
-    with pytest.raises(StoreError, match="symbolic link"), held(tmp_path / "x.lock", "it"):
+    with pytest.raises(StoreError, match="symbolic link"), hold_exclusive_lock(tmp_path / "x.lock", "it"):
         pass
     assert not (tmp_path / "precious").exists()

@@ -19,7 +19,7 @@ PAYLOAD = b"\n\nSTATUS: 99\n\0\xff end\n"
 
 
 def test_the_library_is_used_where_munge_is_installed() -> None:
-    assert libmunge.library() is not None
+    assert libmunge.load_libmunge() is not None
 
 
 @both

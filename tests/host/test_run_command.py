@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from waiting import allow, wait_for
 
-from slurmwrap.host.run_command import CommandResult, begin_unfed, run
+from slurmwrap.host.run_command import CommandResult, run, start_unfed_command
 from slurmwrap.host.system_clock import SystemClock
 
 PYTHON = (sys.executable, "-I", "-S", "-c")
@@ -164,27 +164,27 @@ def _gone(pid: int) -> bool:
 
 
 def test_input_may_come_after_the_program_has_started() -> None:
-    fed = begin_unfed(["sh", "-c", "echo begun; cat"], timeout_s=allow(10))
+    fed = start_unfed_command(["sh", "-c", "echo begun; cat"], timeout_s=allow(10))
     result = fed(b"x" * 200_000)
     assert (result.exit_code, result.stdout) == (0, b"begun\n" + b"x" * 200_000)
 
 
 def test_program_that_waits_for_an_input_which_is_empty_reads_its_end() -> None:
-    assert begin_unfed(["cat"], timeout_s=allow(10))(b"") == CommandResult(
+    assert start_unfed_command(["cat"], timeout_s=allow(10))(b"") == CommandResult(
         argv=("cat",), exit_code=0, stdout=b"", stderr=b""
     )
 
 
 def test_time_out_of_an_unfed_program_counts_from_its_input() -> None:
-    fed = begin_unfed(["cat"], timeout_s=0.3)
+    fed = start_unfed_command(["cat"], timeout_s=0.3)
     time.sleep(0.5)
     assert fed(b"late").stdout == b"late"
-    slow = begin_unfed(["sh", "-c", "echo here; exec sleep 100000"], timeout_s=0.3)(b"")
+    slow = start_unfed_command(["sh", "-c", "echo here; exec sleep 100000"], timeout_s=0.3)(b"")
     assert (slow.timed_out, slow.exit_code, slow.stdout) == (True, None, b"here\n")
 
 
 def test_unfed_program_that_cannot_be_started_is_a_value_when_it_is_fed() -> None:
-    result = begin_unfed(["/nonexistent/program"], timeout_s=allow(10))(b"words")
+    result = start_unfed_command(["/nonexistent/program"], timeout_s=allow(10))(b"words")
     assert (result.missing, result.exit_code) == (True, None)
 
 

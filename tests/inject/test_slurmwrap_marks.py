@@ -29,7 +29,7 @@ GENERATION = {
 
 
 def marks(folder: Path) -> set[str]:
-    return {name for name in ("torch", "optimizer", "generate") if step_files.marked(str(folder / "steps"), name)}
+    return {name for name in ("torch", "optimizer", "generate") if step_files.is_marked(str(folder / "steps"), name)}
 
 
 @pytest.mark.parametrize("optimizer", [OPTIMIZER, BEFORE_2])
@@ -63,4 +63,4 @@ def test_every_start_is_told_with_its_words(counted: Counted, tmp_path: Path) ->
     (tmp_path / "my program.py").write_text("import os; print(os.getpid())")
     argv = [sys.executable, "-u", str(tmp_path / "my program.py"), "--lr", "/data/a\nb/\xe9"]
     pid = subprocess.run(argv, env=environ, capture_output=True, text=True, check=True).stdout
-    assert step_files.starts(str(tmp_path / "steps"))[-1] == (int(pid), ("-u", "my_program.py", "--lr", "??"))
+    assert step_files.list_starts(str(tmp_path / "steps"))[-1] == (int(pid), ("-u", "my_program.py", "--lr", "??"))

@@ -11,8 +11,8 @@ from images import SLURM_CONF, ground_of, install, planned, seen, uninstall
 
 from slurmwrap.errors import SlurmwrapError
 from slurmwrap.install import check_installation as checking
-from slurmwrap.install.controllers import hosts_of, not_one, others
-from slurmwrap.install.copy_to_nodes import bundle
+from slurmwrap.install.controllers import explain_no_controller, list_controller_hosts, list_other_controllers
+from slurmwrap.install.copy_to_nodes import make_bundle
 from slurmwrap.install.manifest import FILE
 from slurmwrap.install.plan_output import diff, plan_json, plan_text
 from slurmwrap.install.slurm_conf import settings_of
@@ -31,7 +31,7 @@ TWO = "SlurmctldHost=ctl0(10.0.0.1)\nSlurmctldHost=ctl1.example.org(10.0.0.2)\n"
     ],
 )
 def test_controllers_are_read_from_both_spellings(text: str, hosts: tuple[str, ...]) -> None:
-    assert hosts_of(settings_of("/c", lambda path: text)) == hosts
+    assert list_controller_hosts(settings_of("/c", lambda path: text)) == hosts
 
 
 @pytest.mark.parametrize(
@@ -39,12 +39,12 @@ def test_controllers_are_read_from_both_spellings(text: str, hosts: tuple[str, .
     [("ctl0", ["ctl1"]), ("ctl1.example.org", ["ctl0"]), ("CTL1", ["ctl0"]), ("", ["ctl1"]), ("x", ["ctl0", "ctl1"])],
 )
 def test_the_others_are_those_that_this_machine_is_not(here: str, left: list[str]) -> None:
-    assert list(others(("ctl0", "ctl1"), here)) == left
-    assert bool(not_one(("ctl0", "ctl1"), here)) is (here == "x")
+    assert list(list_other_controllers(("ctl0", "ctl1"), here)) == left
+    assert bool(explain_no_controller(("ctl0", "ctl1"), here)) is (here == "x")
 
 
 def test_a_lab_on_localhost_has_no_others() -> None:
-    assert (others(("localhost",), "any"), not_one(("localhost",), "any")) == ((), "")
+    assert (list_other_controllers(("localhost",), "any"), explain_no_controller(("localhost",), "any")) == ((), "")
 
 
 def test_the_plan_names_a_backup_and_what_goes_there(image: Path) -> None:
@@ -60,7 +60,7 @@ def test_the_plan_names_a_backup_and_what_goes_there(image: Path) -> None:
 
 def test_a_controllers_bundle_has_slurm_users_directories_and_the_configuration(image: Path) -> None:
     where, plan = planned(image)
-    with tarfile.open(fileobj=io.BytesIO(bundle(for_controller(plan, where)))) as archive:
+    with tarfile.open(fileobj=io.BytesIO(make_bundle(for_controller(plan, where)))) as archive:
         found = {one.name: (one.isdir(), one.mode, one.uname) for one in archive}
     assert found["var/lib/slurmwrap/controller"] == found["var/lib/slurmwrap"] == (True, 0o700, "slurm")
     assert found["etc/slurmwrap/config.toml"] == (False, 0o644, "root")

@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 from fakes import FakeClock, FakeSlurm
 
-from slurmwrap.install.copy_to_nodes import NodePayload, NodeResult, bundle, script, send, summed
+from slurmwrap.install.copy_to_nodes import (
+    NodePayload,
+    NodeResult,
+    group_by_reason,
+    make_bundle,
+    make_node_script,
+    send,
+)
 from slurmwrap.model.node import Node
 from slurmwrap.node_hooks import unpack_hooks
 
@@ -34,7 +41,7 @@ def shipment(node: Path, text: bytes = b"# slurmwrap\n") -> NodePayload:
 def run(sent: NodePayload, action: str, tmp_path: Path, conf: str = "") -> tuple[int, str]:
     """The batch script as slurmd would start it; `conf`: what it calls its slurm.conf."""
     path = tmp_path / "job"
-    path.write_bytes(script(sent, action))
+    path.write_bytes(make_node_script(sent, action))
     path.chmod(0o755)
     done = subprocess.run([path], capture_output=True, text=True, env={"SLURM_CONF": conf}, timeout=30)
     assert done.stderr == ""
@@ -114,8 +121,8 @@ def test_a_link_is_not_followed(node: Path, tmp_path: Path) -> None:
 
 
 def test_the_bundle_is_the_same_bytes_each_time_and_unpacks_by_full_path(node: Path) -> None:
-    packed = bundle(shipment(node))
-    assert packed == bundle(shipment(node))
+    packed = make_bundle(shipment(node))
+    assert packed == make_bundle(shipment(node))
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
         found = {(one.name, one.mode, one.uid, one.mtime) for one in archive}
     assert found == {(f"{node}/prolog".lstrip("/"), 0o755, 0, 0), (f"{node}/hooks.json".lstrip("/"), 0o644, 0, 0)}
@@ -127,7 +134,7 @@ def test_the_same_reason_is_told_once() -> None:
         NodeResult(node="n1"),
         NodeResult(node="n2", reason="it is down"),
     )
-    assert summed(sent) == (("it is down", ("n0", "n2")),)
+    assert group_by_reason(sent) == (("it is down", ("n0", "n2")),)
 
 
 def test_nodes_with_room_come_before_full_ones_whose_jobs_would_only_wait(node: Path) -> None:

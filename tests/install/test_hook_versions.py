@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from slurmwrap.install.hook_versions import OTHER, SAME, SILENT, UNSAID, NodeHooks, checksum_of, hooks_of, newest
+from slurmwrap.install.hook_versions import (
+    OTHER,
+    SAME,
+    SILENT,
+    UNSAID,
+    NodeHooks,
+    list_node_hooks,
+    read_checksum,
+    select_newest,
+)
 from slurmwrap.model.observation import Context, Observation
 from slurmwrap.node_hooks.checksum import FILES
 from slurmwrap.store.database import Database
@@ -31,7 +40,7 @@ WANTED = (
 
 
 def test_each_nodes_newest_epilog_tells() -> None:
-    assert hooks_of(("n0", "n1", "n2", "n3"), newest(SEEN), "aa") == WANTED
+    assert list_node_hooks(("n0", "n1", "n2", "n3"), select_newest(SEEN), "aa") == WANTED
 
 
 def test_the_database_tells_the_same(tmp_path: Path) -> None:
@@ -39,14 +48,14 @@ def test_the_database_tells_the_same(tmp_path: Path) -> None:
         for one in SEEN:
             store.ingest(one)
         seen = store.hooks_seen("c", since=0.0)
-    assert hooks_of(("n0", "n1", "n2", "n3"), seen, "aa") == WANTED
+    assert list_node_hooks(("n0", "n1", "n2", "n3"), seen, "aa") == WANTED
 
 
 def test_a_checksum_is_of_all_files_and_of_nothing_less(tmp_path: Path) -> None:
     for name in FILES:
         (tmp_path / name).write_text(name)
-    whole = checksum_of(tmp_path)
+    whole = read_checksum(tmp_path)
     (tmp_path / "epilog").write_text("epilog ")
-    assert len(whole) == 8 and checksum_of(tmp_path) not in ("", whole)
+    assert len(whole) == 8 and read_checksum(tmp_path) not in ("", whole)
     (tmp_path / "prolog").unlink()
-    assert checksum_of(tmp_path) == ""
+    assert read_checksum(tmp_path) == ""

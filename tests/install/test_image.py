@@ -17,7 +17,7 @@ from slurmwrap.errors import SlurmwrapError, UsageError
 from slurmwrap.install import check_installation as checking
 from slurmwrap.install import uninstall as remove
 from slurmwrap.install import workflow as hooks_flow
-from slurmwrap.install.install_output import harmless_lines
+from slurmwrap.install.install_output import make_lines_harmless
 from slurmwrap.install.manifest import FILE
 from slurmwrap.install.plan_installation import SAME, UPGRADE
 from slurmwrap.install.plan_output import diff, plan_json, plan_text
@@ -263,7 +263,7 @@ def test_bytes_of_slurm_conf_do_not_speak_to_the_terminal(image: Path) -> None:
     conf.write_bytes(SLURM_CONF.encode().replace(b"# health check", b"# \x1b]0;title\x07\x1b[2J\xe9\x9b"))
     where, plan = planned(image)
     steps = hooks_flow.steps_of(plan, where, (), by_hand=True, test=False)
-    shown = harmless_lines(plan_text(plan, steps, lambda text, style: f"\x1b[1m{text}\x1b[0m"))
+    shown = make_lines_harmless(plan_text(plan, steps, lambda text, style: f"\x1b[1m{text}\x1b[0m"))
     assert r"Prolog=/etc/slurm/prolog.sh # \x1b]0;title\x07\x1b[2J" in shown and r"\x9b" in shown
     assert set(re.findall(r"\x1b.{3}", shown)) == {"\x1b[1m", "\x1b[0m"}
 
@@ -343,7 +343,7 @@ def test_rhels_python_is_found(tmp_path: Path, image: Path) -> None:
     (libexec / "platform-python").touch()
     _, plan = planned(image, python="/usr/bin/python3")
     assert plan.wanted.python == "/usr/bin/python3"  # asked
-    from slurmwrap.install.install_target import told_by
+    from slurmwrap.install.install_target import read_system_settings
     from slurmwrap.install.safe_files import FileTree
 
     where, _ = planned(image)
@@ -351,7 +351,10 @@ def test_rhels_python_is_found(tmp_path: Path, image: Path) -> None:
     from slurmwrap.install.plan_installation import read_conf
 
     tree = FileTree(root=image, trusted=frozenset({0}))
-    assert told_by(read_conf(where.system.tree, conf, None), tree, conf)["python"] == "/usr/libexec/platform-python"
+    assert (
+        read_system_settings(read_conf(where.system.tree, conf, None), tree, conf)["python"]
+        == "/usr/libexec/platform-python"
+    )
 
 
 CHANGES = ("rename", "mkdir", "unlink", "rmdir")

@@ -14,7 +14,7 @@ from typing import Any
 
 from waiting import SLOWNESS, allow
 
-from slurmwrap.host.hook_files import HookFiles, HookSettings, install
+from slurmwrap.host.hook_files import HookFiles, InstalledHookSettings, install
 from slurmwrap.model.observation import Observation
 from slurmwrap.model.spool_entry import RejectedEntry
 from slurmwrap.store.spool_reader import PlainSpool, SealedSpool
@@ -179,7 +179,7 @@ def make_site(root: Path, munge_socket: str, python: str) -> Site:
         (root / name).mkdir()
         (root / name).chmod(mode)
     os.chown(root / "work", USER, USER)
-    settings = HookSettings(
+    settings = InstalledHookSettings(
         directory=root / "hooks",
         python=python,
         spool=root / "spool",

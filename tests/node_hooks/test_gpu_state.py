@@ -14,7 +14,7 @@ import pytest
 from hook_site import OLD_PYTHON, Site, add_gpu, append, make_site, only
 from waiting import wait_until
 
-from slurmwrap.diagnosis.node_facts import gpu_lines
+from slurmwrap.diagnosis.node_facts import format_gpu_lines
 
 HEALTHY: dict[str, Any] = {
     "recovery_action": "none",
@@ -302,7 +302,7 @@ def test_a_full_state_directory_costs_no_fact_of_a_gpu(node: Site) -> None:
 
 def test_what_the_driver_says_reaches_the_evidence(node: Site) -> None:
     node.epilog(FAKE_NVML="recovery@0=2 remap_failed@1=1 reasons@0=0x40 process@1=1")
-    assert gpu_lines(only(node.arrived())) == [
+    assert format_gpu_lines(only(node.arrived())) == [
         "NVML on n0: GPU 0 (0000:05:00.0) asks for recovery action node_reboot",
         "NVML on n0: GPU 1 (0000:06:00.0) has a failed row remapping",
         "NVML on n0: GPU 0 (0000:05:00.0) is slowed down: hw_thermal",

@@ -87,7 +87,7 @@ def test_a_job_is_found_in_the_trees_that_slurmd_made(tmp_path: Path, tree: dict
     found = job_cgroup.sample("n0", tree["job"], 0, str(tmp_path), tree["sluid"], os.devnull)
     assert (found["mem_peak_mib"], found["cpu_s"]) == (300, 2.5)
     environ = {"SLURM_JOB_ID": str(tree["job"]), "SLURM_JOB_SLUID": tree["sluid"]}
-    assert {process_sampler.job_cgroup(environ, own, tmp_path) for own in tree["processes"]} == {job}
+    assert {process_sampler.find_job_cgroup(environ, own, tmp_path) for own in tree["processes"]} == {job}
 
 
 @pytest.mark.parametrize("path", VERSION_1.values(), ids=VERSION_1.keys())
@@ -97,7 +97,7 @@ def test_the_kills_of_version_1_are_counted_where_the_victims_were(tmp_path: Pat
     for step, kills in (("", 0), ("step_batch", 0), ("step_batch/task_0", 2), ("step_0/task_1", 1)):
         write(job / step, {"memory.oom_control": none.replace("kill 0\n", f"kill {kills}\n")})
     assert job_cgroup.sample("n0", 41, 1001, str(tmp_path), init=os.devnull)["oom_kills"] == 3
-    assert process_sampler.oom_kills(job) == 3
+    assert process_sampler.read_oom_kills(job) == 3
 
 
 @pytest.mark.parametrize(("sluid", "init", "path"), VERSION_2.values(), ids=VERSION_2.keys())
@@ -108,15 +108,15 @@ def test_a_process_finds_the_whole_jobs_cgroup_from_its_own_version_2(
     write(tmp_path / path, job_files(300))
     environ = {"SLURM_JOB_ID": "41", **({"SLURM_JOB_SLUID": sluid} if sluid else {})}
     own = f"0::/{path}/{step}\n"
-    assert process_sampler.job_cgroup(environ, own, tmp_path) == tmp_path / path
-    assert process_sampler.job_cgroup({"SLURM_JOB_ID": "4", "SLURM_JOB_SLUID": OTHER}, own, tmp_path) is None
+    assert process_sampler.find_job_cgroup(environ, own, tmp_path) == tmp_path / path
+    assert process_sampler.find_job_cgroup({"SLURM_JOB_ID": "4", "SLURM_JOB_SLUID": OTHER}, own, tmp_path) is None
 
 
 @pytest.mark.parametrize("path", VERSION_1.values(), ids=VERSION_1.keys())
 def test_and_from_its_own_version_1(tmp_path: Path, path: str) -> None:
     write(tmp_path / "memory" / path, {"memory.stat": "total_rss 1\n"})
     own = f"9:freezer:/{path}/step_batch\n4:memory:/{path}/step_batch/task_0\n0::/\n"
-    assert process_sampler.job_cgroup({"SLURM_JOB_ID": "41"}, own, tmp_path) == tmp_path / "memory" / path
+    assert process_sampler.find_job_cgroup({"SLURM_JOB_ID": "41"}, own, tmp_path) == tmp_path / "memory" / path
 
 
 @pytest.mark.parametrize(

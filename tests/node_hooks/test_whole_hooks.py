@@ -16,7 +16,7 @@ from hook_site import OLD_PYTHON, SLURMCTLD_BLOCKS, USER, Site, add_gpu, append,
 import slurmwrap.node_hooks
 from slurmwrap import __version__
 from slurmwrap.host.hook_files import HookFiles
-from slurmwrap.install.hook_versions import checksum_of
+from slurmwrap.install.hook_versions import read_checksum
 from slurmwrap.model.observation import Context, Observation
 
 XID = "NVRM: Xid (PCI:0000:05:00): 79, pid=7, name=python, GPU has fallen off the bus."
@@ -66,7 +66,7 @@ def test_a_job_leaves_one_observation_from_prolog_and_epilog(site: Site) -> None
             "started_at": started_at,
             "kernel": [{"text": XID, "at": None}],
             "kernel_source": "file",
-            "hooks": {"release": __version__, "checksum": checksum_of(site.files.zipapp.parent)},
+            "hooks": {"release": __version__, "checksum": read_checksum(site.files.zipapp.parent)},
             "logs": [{"name": f"{site.work}/41.out", "text": "step 1\nTraceback\n", "truncated": False}],
         },
     )

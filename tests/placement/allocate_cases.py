@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from slurmwrap.placement.demand import Allocation, JobDemand, Server, SpeedPoint
-from slurmwrap.placement.throughput import speed_at
+from slurmwrap.placement.throughput import find_speed
 
 GB = 1024
 
@@ -51,7 +51,7 @@ def claim(job: str, likes: str = "", **changes: object) -> JobDemand:
 
 
 def speed(one: JobDemand, grant: Allocation) -> float:
-    return speed_at(one.speeds, grant.cpus, grant.mem_mib)
+    return find_speed(one.speeds, grant.cpus, grant.mem_mib)
 
 
 # ------------------------------------------------------------------------------------------- anything

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from slurmwrap.placement.allocate import allocate
 from slurmwrap.placement.allocation_options import share_of
 from slurmwrap.placement.demand import Allocation, JobDemand, Server
-from slurmwrap.placement.throughput import speed_at
+from slurmwrap.placement.throughput import find_speed
 
 Situation = tuple[tuple[JobDemand, ...], tuple[Server, ...]]
 POLICIES = ("graded", "tune", "proportional")
@@ -73,9 +73,9 @@ def test_no_job_is_made_slower_or_changed_beyond_a_limit_or_without_a_profile(
         share = share_of(claim, possible)
         if share is None:
             continue
-        assert speed(claim, grant) >= speed_at(claim.speeds, share.cpus, share.mem_mib) * 0.999999
+        assert speed(claim, grant) >= find_speed(claim.speeds, share.cpus, share.mem_mib) * 0.999999
         if policy == "graded":  # Synergy-Tune knows no request but the share
-            assert speed(claim, grant) >= speed_at(claim.speeds, claim.cpus, claim.mem_mib) * 0.999999
+            assert speed(claim, grant) >= find_speed(claim.speeds, claim.cpus, claim.mem_mib) * 0.999999
         if any(s.gpus == claim.gpus_per_node for s in possible):  # it owns all GPUs of a node
             assert grant.cpus >= share.cpus - 1e-9 and grant.mem_mib >= share.mem_mib
 

@@ -10,7 +10,7 @@ from fakes import job, node
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.node import Node, Snapshot
 from slurmwrap.model.topology import Switch, Topology
-from slurmwrap.placement.fragmentation import scattered
+from slurmwrap.placement.fragmentation import is_scattered
 from slurmwrap.sbatch.request import GpuUnit, ResourceShape
 
 PER_NODE = ResourceShape(gpus=4, gpus_per_node=4, gpu_unit=GpuUnit.GRES)
@@ -41,7 +41,7 @@ def free(*gpus: int, **changes: object) -> Snapshot:
     [((0, 0), False), ((3, 0), False), ((2, 2), True), ((3, 1), True), ((4, 0), False), ((8, 8), False)],
 )
 def test_enough_gpus_but_no_node_with_all_of_them_is_fragmentation(gpus: tuple[int, ...], expected: bool) -> None:
-    assert scattered(WAITS, PER_NODE, free(*gpus)) is expected
+    assert is_scattered(WAITS, PER_NODE, free(*gpus)) is expected
 
 
 @pytest.mark.parametrize(
@@ -63,17 +63,17 @@ def test_enough_gpus_but_no_node_with_all_of_them_is_fragmentation(gpus: tuple[i
 )
 def test_shape_lists_and_sizes_decide_whether_it_fits(changes: dict, shape: ResourceShape, expected: bool) -> None:
     record: JobRecord = replace(WAITS, **changes)
-    assert scattered(record, shape, free(2, 2, 0, 2)) is expected
+    assert is_scattered(record, shape, free(2, 2, 0, 2)) is expected
 
 
 def test_gpus_of_another_type_and_of_nodes_that_are_out_do_not_count() -> None:
-    assert not scattered(WAITS, replace(PER_NODE, gpu_type="h100"), free(2, 2))
-    assert not scattered(WAITS, PER_NODE, free(2, 2, flags=frozenset({"DRAIN"})))
+    assert not is_scattered(WAITS, replace(PER_NODE, gpu_type="h100"), free(2, 2))
+    assert not is_scattered(WAITS, PER_NODE, free(2, 2, flags=frozenset({"DRAIN"})))
 
 
 def test_one_switch_that_holds_it_is_no_fragmentation_and_two_half_full_ones_are() -> None:
     two = replace(WAITS, num_nodes=2, max_nodes=2)
     shape = replace(PER_NODE, gpus_per_node=2)
-    assert scattered(two, shape, free(2, 0, 2, 0), one_domain=True)
-    assert not scattered(two, shape, free(2, 0, 2, 0))
-    assert not scattered(two, shape, free(0, 0, 2, 2), one_domain=True)
+    assert is_scattered(two, shape, free(2, 0, 2, 0), one_domain=True)
+    assert not is_scattered(two, shape, free(2, 0, 2, 0))
+    assert not is_scattered(two, shape, free(0, 0, 2, 2), one_domain=True)

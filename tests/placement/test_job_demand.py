@@ -15,10 +15,10 @@ from slurmwrap.config import Config, Placement, Tuning
 from slurmwrap.model.measurement import CurvePoint
 from slurmwrap.model.resource_profile import IMPORTED, ResourceProfile, SpeedPoint
 from slurmwrap.placement.demand import JobDemand
-from slurmwrap.placement.job_demand import as_asked_at_most, claim_of, within_share
+from slurmwrap.placement.job_demand import limit_to_request, limit_to_share, make_job_demand
 from slurmwrap.placement.plan_placement import plan
-from slurmwrap.placement.throughput import speed_at
-from slurmwrap.placement.tuning_bounds import least_node
+from slurmwrap.placement.throughput import find_speed
+from slurmwrap.placement.tuning_bounds import make_least_node
 from slurmwrap.sbatch.request import CpuUnit, MemUnit, ResourceShape
 
 HUNGRY = ((1, 1.0), (2, 2.0), (4, 3.6), (8, 6.0), (16, 9.0))
@@ -49,7 +49,7 @@ def values(shape: ResourceShape, profile: ResourceProfile, policy: str = "graded
 
 def test_the_claim_carries_what_bounds_and_speeds_say() -> None:
     shape = replace(ASKED, gpus=2, gpus_per_node=2, cpus=24, mem_mib=100_000)
-    claim = claim_of(shape, knows(CONTENT, mem_mib_per_gpu=10_000), node("n0"), Tuning(), job="7", nodes=3)
+    claim = make_job_demand(shape, knows(CONTENT, mem_mib_per_gpu=10_000), node("n0"), Tuning(), job="7", nodes=3)
     rates = ((1, 1.0), (2, 1.9), (3, 1.95), (4, 2.0), (16, 2.0))
     assert claim == JobDemand(
         job="7",
@@ -77,7 +77,7 @@ def test_the_claim_carries_what_bounds_and_speeds_say() -> None:
     ],
 )
 def test_what_it_keeps_whatever_its_speed(changes: dict[str, Any], least_cpus: float, least_mem: int) -> None:
-    claim = claim_of(ASKED, knows(CONTENT, **changes), node("n0"), Tuning())
+    claim = make_job_demand(ASKED, knows(CONTENT, **changes), node("n0"), Tuning())
     assert claim is not None
     assert (claim.least_cpus, claim.least_mem_mib) == (least_cpus, least_mem)
     assert claim.mem_mib == max(32_000, least_mem)
@@ -97,18 +97,18 @@ def test_what_it_keeps_whatever_its_speed(changes: dict[str, Any], least_cpus: f
     ids=["mean CPUs busy", "doubts", "another variant", "--exclusive", "--gpus", "--mem-per-cpu", "tasks anywhere"],
 )
 def test_nothing_is_claimed_where_speed_or_shape_is_unknown(shape: ResourceShape, profile: ResourceProfile) -> None:
-    assert claim_of(shape, profile, node("n0"), Tuning()) is None
+    assert make_job_demand(shape, profile, node("n0"), Tuning()) is None
 
 
 def test_ceilings() -> None:
-    claim = claim_of(replace(ASKED, cpus=2), knows(surface=CACHED), node("n0"), Tuning())
+    claim = make_job_demand(replace(ASKED, cpus=2), knows(surface=CACHED), node("n0"), Tuning())
     assert claim is not None
-    tops = [(c.most_cpus, c.most_mem_mib) for c in (claim, within_share(claim, node("n0")), as_asked_at_most(claim))]
+    tops = [(c.most_cpus, c.most_mem_mib) for c in (claim, limit_to_share(claim, node("n0")), limit_to_request(claim))]
     assert tops == [(32.0, 256_000), (4.0, 32_000), (2.0, 32_000)]
 
 
 def test_the_least_of_all_nodes_and_partitions_counts() -> None:
-    found = least_node([node("a", cpus=64), node("b", mem_mib=100_000, gpus=4)], ())
+    found = make_least_node([node("a", cpus=64), node("b", mem_mib=100_000, gpus=4)], ())
     assert (found.cpus, found.mem_mib, found.gpus) == (32, 100_000, 8)
 
 
@@ -191,9 +191,9 @@ def test_no_job_is_slower_than_as_asked_or_raised_beyond_its_share(
 ) -> None:
     shape = replace(ASKED, gpus=gpus, gpus_per_node=gpus, cpus=cpus, mem_mib=32_000 * gpus)
     profile = knows([*zip(sorted(counts), rates, strict=False)], runs=runs, mem_mib_per_gpu=peak)
-    claim = claim_of(shape, profile, node("n0"), Tuning())
+    claim = make_job_demand(shape, profile, node("n0"), Tuning())
     assert claim is not None
     given_cpus = int(values(shape, profile, policy).get("cpus-per-task") or cpus)
     assert given_cpus <= max(cpus, 4 * gpus)
     assert runs or given_cpus >= min(cpus, 4 * gpus)
-    assert speed_at(claim.speeds, given_cpus / gpus, 10**6) >= speed_at(claim.speeds, claim.cpus, 10**6)
+    assert find_speed(claim.speeds, given_cpus / gpus, 10**6) >= find_speed(claim.speeds, claim.cpus, 10**6)

@@ -6,13 +6,13 @@ from allocate_cases import claim, points, server
 
 from slurmwrap.placement.allocation_options import AllocationOption, Prices, share_of
 from slurmwrap.placement.demand import JobDemand
-from slurmwrap.placement.lease_options import Menu, menu_of
+from slurmwrap.placement.lease_options import Menu, make_menu
 
 PRICES = Prices(cpu=1.0, mib=1e-6)
 
 
 def menu(one: JobDemand) -> Menu:
-    return menu_of(one, share_of(one, [server()]), PRICES)
+    return make_menu(one, share_of(one, [server()]), PRICES)
 
 
 def given(rungs: tuple[AllocationOption, ...]) -> list[tuple[float, int]]:
@@ -68,4 +68,4 @@ def test_where_the_speed_at_the_share_is_unknown_it_keeps_what_it_asks() -> None
 
 def test_nothing_is_known_of_a_job_that_fits_nowhere() -> None:
     one = claim("a", "hungry", gpus_per_node=16)
-    assert given(menu_of(one, None, PRICES).steps) == [(3, 64_000)]
+    assert given(make_menu(one, None, PRICES).steps) == [(3, 64_000)]

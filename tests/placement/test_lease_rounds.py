@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from slurmwrap.placement.allocate import allocate
 from slurmwrap.placement.allocation_options import share_of
 from slurmwrap.placement.demand import ROUNDS, Allocation, GradedSettings, JobDemand, Server
-from slurmwrap.placement.throughput import speed_at
+from slurmwrap.placement.throughput import find_speed
 
 FEW, MANY = settings(max_examples=12), settings(max_examples=25)
 Situation = tuple[tuple[JobDemand, ...], tuple[Server, ...]]
@@ -87,8 +87,8 @@ def test_no_server_gives_more_than_it_has_nobody_is_slower_than_at_the_share_and
         share = share_of(one, able)
         if share is None or (grant.cpus, grant.mem_mib) == (one.cpus, one.mem_mib):
             continue
-        at_share = speed_at(one.speeds, share.cpus, share.mem_mib)
-        assert speed_at(one.speeds, grant.cpus, grant.mem_mib) >= at_share * 0.999999
+        at_share = find_speed(one.speeds, share.cpus, share.mem_mib)
+        assert find_speed(one.speeds, grant.cpus, grant.mem_mib) >= at_share * 0.999999
         assert grant.cpus >= one.least_cpus and (one.most_cpus is None or grant.cpus <= one.most_cpus + 1e-9)
         assert grant.mem_mib >= one.least_mem_mib and (one.most_mem_mib is None or grant.mem_mib <= one.most_mem_mib)
     for each in cluster:

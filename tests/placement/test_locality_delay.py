@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurmwrap.placement.locality_delay import LocalityDelay, keenness, patience
+from slurmwrap.placement.locality_delay import LocalityDelay, compute_keenness, compute_locality_delay
 
 
 def waits(skew: float | None = None, nodes: int = 8, room: float = 1.0, time_s: int | None = None) -> LocalityDelay:
-    return patience(skew=skew, limit=0.3, nodes=nodes, room=room, base_s=300, time_limit_s=time_s)
+    return compute_locality_delay(skew=skew, limit=0.3, nodes=nodes, room=room, base_s=300, time_limit_s=time_s)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_reason_names_skew_and_limit() -> None:
 def test_wait_stays_within_its_bounds(
     skew: float | None, limit: float, nodes: int, room: float, base: int, time: int | None
 ) -> None:
-    found = patience(skew=skew, limit=limit, nodes=nodes, room=room, base_s=base, time_limit_s=time)
+    found = compute_locality_delay(skew=skew, limit=limit, nodes=nodes, room=room, base_s=base, time_limit_s=time)
     assert 0 <= found.wait_s <= min(base, base if time is None else time / 10)
     assert found.firm == (skew is not None and skew > limit)
-    assert 0 <= keenness(skew, limit) <= 1
+    assert 0 <= compute_keenness(skew, limit) <= 1

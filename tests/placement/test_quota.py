@@ -12,7 +12,7 @@ from slurmwrap.model.limits import NO_LIMITS, Association, Limits, Qos, Quotas, 
 from slurmwrap.model.node import Partition
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.placement.plan_placement import plan
-from slurmwrap.placement.quota import keep, limits_of
+from slurmwrap.placement.quota import compute_limits, keep
 from slurmwrap.placement.tuning_bounds import Bounds
 from slurmwrap.sbatch.request import CpuUnit, MemUnit, OptionChange, ResourceShape
 
@@ -104,11 +104,11 @@ QUOTAS = Quotas(
 def test_the_strictest_that_may_apply_counts(
     options: dict[str, str], partitions: list[Partition], least: Limits
 ) -> None:
-    assert limits_of(request(options=options), partitions, QUOTAS) == least
+    assert compute_limits(request(options=options), partitions, QUOTAS) == least
 
 
 def test_of_a_submitted_job_the_qos_and_account_are_known() -> None:
-    assert limits_of(request(options={"qos": "normal"}), [GPU], QUOTAS, qos="big", account="bio") == cpus(30)
+    assert compute_limits(request(options={"qos": "normal"}), [GPU], QUOTAS, qos="big", account="bio") == cpus(30)
 
 
 def test_an_association_of_the_partition_replaces_the_general_one() -> None:
@@ -118,16 +118,16 @@ def test_an_association_of_the_partition_replaces_the_general_one() -> None:
             Association(account="ml", partition="long", limits=cpus(40)),
         )
     )
-    assert limits_of(request(), [LONG], known) == cpus(40)
+    assert compute_limits(request(), [LONG], known) == cpus(40)
 
 
 def test_a_user_without_jobs_may_get_any_qos() -> None:
     known = Quotas(qos=(Qos(name="a", limits=cpus(70)), Qos(name="b", limits=Limits(mem_mib_left=9))))
-    assert limits_of(request(), [GPU], known) == Limits(cpus_per_job=70, mem_mib_left=9)
+    assert compute_limits(request(), [GPU], known) == Limits(cpus_per_job=70, mem_mib_left=9)
 
 
 def test_nothing_known_limits_nothing() -> None:
-    assert limits_of(request(), [GPU], Quotas()) == NO_LIMITS
+    assert compute_limits(request(), [GPU], Quotas()) == NO_LIMITS
     assert strictest() == NO_LIMITS
 
 

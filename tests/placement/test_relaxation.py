@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from slurmwrap.model.action import SlurmAction, Verb
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.placement_plan import Level, PlacementPlan
-from slurmwrap.placement.relaxation import KEYS, SubmittedRequest, Urgent, blocked_by_us, due_level, loosens, relax
+from slurmwrap.placement.relaxation import (
+    KEYS,
+    SubmittedRequest,
+    Urgent,
+    find_blocking_reason,
+    find_due_level,
+    is_loosening,
+    relax,
+)
 from slurmwrap.sbatch.request import CpuUnit, GpuUnit, MemUnit, OptionChange, ResourceShape
 
 T0 = 1_790_000_000
@@ -202,19 +210,19 @@ def test_what_blocks_the_job_goes_back_at_once_to_what_its_user_asked_for() -> N
 )
 def test_reasons_that_name_what_was_asked_for(reason: str, blocked: bool) -> None:
     record = replace(RECORD, reason=reason)
-    assert blocked_by_us(ASKED, record) == (reason if blocked else "")
-    assert blocked_by_us(SubmittedRequest(plan=PlacementPlan()), record) == ""
+    assert find_blocking_reason(ASKED, record) == (reason if blocked else "")
+    assert find_blocking_reason(SubmittedRequest(plan=PlacementPlan()), record) == ""
 
 
 def test_nodes_that_its_user_named_himself_are_not_ours_to_blame() -> None:
     theirs = replace(ASKED, plan=replace(PLAN, lines=(OptionChange(option="exclude", value="n7", reason="suspect"),)))
-    assert blocked_by_us(theirs, replace(RECORD, reason="ReqNodeNotAvail, UnavailableNodes:n0")) == ""
+    assert find_blocking_reason(theirs, replace(RECORD, reason="ReqNodeNotAvail, UnavailableNodes:n0")) == ""
 
 
 def test_deadlines_that_go_back_count_as_the_one_before() -> None:
     levels = tuple(Level(name=str(wait), wait_s=wait) for wait in (100, 50, 200, 0))
-    assert [due_level(levels, at) for at in (99, 100, 199, 200, 9e9)] == [0, 2, 2, 3, 3]
-    assert due_level((Level(name="any", wait_s=0),), 5) == 0
+    assert [find_due_level(levels, at) for at in (99, 100, 199, 200, 9e9)] == [0, 2, 2, 3, 3]
+    assert find_due_level((Level(name="any", wait_s=0),), 5) == 0
 
 
 HOSTILE = (
@@ -304,4 +312,4 @@ def test_whatever_a_submission_says_only_looser_values_of_known_keys_come_out(
     in_force |= {"Features": RECORD.features, "MinMemoryNode": "20000", "CPUsPerTask": "8", "MinCPUsNode": "16"}
     for action in (action for group in groups for action in group):
         assert action.key in KEYS and action.target == "81" and action.verb is Verb.UPDATE_JOB
-        assert loosens(action.key, in_force[action.key], action.value, RECORD)
+        assert is_loosening(action.key, in_force[action.key], action.value, RECORD)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurmwrap.placement.resource_units import ResourceUnits, need_of
+from slurmwrap.placement.resource_units import ResourceUnits, compute_resource_units
 from slurmwrap.sbatch.parse import parse_request
 from slurmwrap.sbatch.request import JobRequest
 
@@ -35,7 +35,7 @@ def asked(options: str) -> JobRequest:
     ],
 )
 def test_request_is_cut_into_units(options: str, units: int, one_unit: tuple[int, int, int], least: int) -> None:
-    need = need_of(asked(options))
+    need = compute_resource_units(asked(options))
     assert need is not None
     assert (need.units, need.on(1), need.least_nodes) == (units, one_unit, least)
 
@@ -56,13 +56,13 @@ def test_request_is_cut_into_units(options: str, units: int, one_unit: tuple[int
     ],
 )
 def test_what_slurm_decides_only_when_it_allocates_is_not_sure(options: str, sure: bool) -> None:
-    need = need_of(asked(options))
+    need = compute_resource_units(asked(options))
     assert need is not None and need.sure is sure
 
 
 @pytest.mark.parametrize("options", ["-c4 --mem=1G", "--gres=gpu:0"])
 def test_job_without_gpus_needs_no_place(options: str) -> None:
-    assert need_of(asked(options)) is None
+    assert compute_resource_units(asked(options)) is None
 
 
 @pytest.mark.parametrize(

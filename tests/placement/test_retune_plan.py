@@ -10,7 +10,7 @@ from placement_cases import SHAPE, request
 from slurmwrap.model.action import SlurmAction, Verb
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.placement_plan import PlacementPlan
-from slurmwrap.placement.retune import back_to_asked, retune, together, undo
+from slurmwrap.placement.retune import group_calls, list_restoring_updates, make_retune_actions, undo
 from slurmwrap.sbatch.request import CpuUnit, GpuUnit, GsubOptions, JobRequest, MemUnit, OptionChange
 
 ASKED = request()
@@ -30,7 +30,7 @@ def update(key: str, value: str, because: str) -> SlurmAction:
 
 def test_every_change_of_the_plan_is_one_update_and_cpus_are_two_in_order() -> None:
     new = planned(exclude="n3", switches="1@5:00", mem="96000M", cpus="13")
-    assert retune(planned(), new, ASKED, WAITING) == (
+    assert make_retune_actions(planned(), new, ASKED, WAITING) == (
         update("ExcNodeList", "n3", "why exclude"),
         update("Switches", "1@5:00", "why switches"),
         update("MinMemoryNode", "96000", "why mem"),
@@ -42,14 +42,14 @@ def test_every_change_of_the_plan_is_one_update_and_cpus_are_two_in_order() -> N
 def test_minimum_per_node_counts_the_tasks_on_it() -> None:
     asked = request(replace(SHAPE, tasks_per_node=4, cpus=2))
     record = replace(WAITING, cpus=16)
-    actions = retune(planned(), planned(cpus="3"), asked, record)
+    actions = make_retune_actions(planned(), planned(cpus="3"), asked, record)
     assert [(a.key, a.value) for a in actions] == [("CPUsPerTask", "3"), ("MinCPUsNode", "12")]
 
 
 def test_what_the_first_plan_wished_and_the_second_does_not_is_taken_back() -> None:
     old = planned(exclude="n3", switches="1@5:00", mem="96000M", cpus="13")
     record = replace(WAITING, exc_nodes="n3", cpus=26, mem_mib_per_node=96000)
-    assert [(a.key, a.value) for a in retune(old, planned(), ASKED, record)] == [
+    assert [(a.key, a.value) for a in make_retune_actions(old, planned(), ASKED, record)] == [
         ("ExcNodeList", ""),
         ("Switches", "0"),
         ("MinMemoryNode", "64000"),
@@ -61,7 +61,10 @@ def test_what_the_first_plan_wished_and_the_second_does_not_is_taken_back() -> N
 def test_same_plan_changes_nothing() -> None:
     same = planned(exclude="n[3-4]", mem="96000M", cpus="13", switches="1@5:00")
     again = planned(exclude="n4,n3", mem="96000M", cpus="13", switches="1@5:00")
-    assert retune(same, again, ASKED, replace(WAITING, exc_nodes="n3,n4", cpus=26, mem_mib_per_node=96000)) == ()
+    assert (
+        make_retune_actions(same, again, ASKED, replace(WAITING, exc_nodes="n3,n4", cpus=26, mem_mib_per_node=96000))
+        == ()
+    )
 
 
 @pytest.mark.parametrize(
@@ -74,7 +77,7 @@ def test_same_plan_changes_nothing() -> None:
 )
 def test_what_the_user_changed_himself_meanwhile_is_his(record: JobRecord, kept: str) -> None:
     new = planned(exclude="n3", mem="96000M", cpus="13")
-    keys = {action.key for action in retune(planned(), new, ASKED, record)}
+    keys = {action.key for action in make_retune_actions(planned(), new, ASKED, record)}
     assert kept not in keys
     assert len(keys) >= 2
 
@@ -93,31 +96,35 @@ def test_what_the_user_changed_himself_meanwhile_is_his(record: JobRecord, kept:
     ],
 )
 def test_units_whose_update_is_not_proven_are_left_alone(asked: JobRequest) -> None:
-    assert retune(planned(), planned(mem="96000M", cpus="13"), asked, WAITING) == ()
+    assert make_retune_actions(planned(), planned(mem="96000M", cpus="13"), asked, WAITING) == ()
 
 
 def test_tasks_that_slurm_may_spread_unevenly_keep_their_cpus() -> None:
     asked = request(replace(SHAPE, tasks_per_node=None, tasks=4))
-    assert [a.key for a in retune(planned(), planned(mem="96000M", cpus="13"), asked, WAITING)] == ["MinMemoryNode"]
+    assert [a.key for a in make_retune_actions(planned(), planned(mem="96000M", cpus="13"), asked, WAITING)] == [
+        "MinMemoryNode"
+    ]
 
 
 def test_job_that_started_is_left_alone() -> None:
-    assert retune(planned(), planned(mem="96000M"), ASKED, replace(WAITING, state="RUNNING")) == ()
+    assert make_retune_actions(planned(), planned(mem="96000M"), ASKED, replace(WAITING, state="RUNNING")) == ()
 
 
 def test_own_switches_are_never_cleared() -> None:
-    assert retune(planned(), planned(), request(options={"switches": "2"}), WAITING) == ()
+    assert make_retune_actions(planned(), planned(), request(options={"switches": "2"}), WAITING) == ()
 
 
 def test_file_of_nodes_is_left_alone() -> None:
     asked = request(options={"exclude": "./bad"})
-    assert retune(planned(), planned(exclude="n3"), asked, replace(WAITING, exc_nodes="n1")) == ()
+    assert make_retune_actions(planned(), planned(exclude="n3"), asked, replace(WAITING, exc_nodes="n1")) == ()
 
 
 def test_nodes_of_the_second_plan_are_set_cleared_and_put_back() -> None:
-    assert names(retune(planned(), planned(nodelist="n[1-2]"), ASKED, WAITING)) == [("ReqNodeList", "n[1-2]")]
+    assert names(make_retune_actions(planned(), planned(nodelist="n[1-2]"), ASKED, WAITING)) == [
+        ("ReqNodeList", "n[1-2]")
+    ]
     pinned = replace(WAITING, req_nodes="n[1-2]")
-    actions = retune(planned(nodelist="n[1-2]"), planned(), ASKED, pinned)
+    actions = make_retune_actions(planned(nodelist="n[1-2]"), planned(), ASKED, pinned)
     assert names(actions) == [("ReqNodeList", "")]
     assert names(undo(actions, planned(nodelist="n[1-2]"), ASKED, pinned)) == [("ReqNodeList", "n[1-2]")]
 
@@ -132,7 +139,7 @@ def test_nodes_of_the_second_plan_are_set_cleared_and_put_back() -> None:
     ],
 )
 def test_nodes_that_the_user_picks_stay_his(asked: JobRequest, record: JobRecord) -> None:
-    assert retune(planned(), planned(nodelist="n[1-2]"), asked, record) == ()
+    assert make_retune_actions(planned(), planned(nodelist="n[1-2]"), asked, record) == ()
 
 
 @pytest.mark.parametrize(
@@ -152,7 +159,7 @@ def test_nodes_that_the_user_picks_stay_his(asked: JobRequest, record: JobRecord
 def test_what_was_raised_goes_back_to_what_was_asked(
     asked: JobRequest, raised: dict[str, str], back: list[tuple[str, str]]
 ) -> None:
-    assert list(back_to_asked(planned(**raised).lines, asked)) == back
+    assert list(list_restoring_updates(planned(**raised).lines, asked)) == back
 
 
 def names(actions: tuple[SlurmAction, ...]) -> list[tuple[str, str]]:
@@ -162,7 +169,7 @@ def names(actions: tuple[SlurmAction, ...]) -> list[tuple[str, str]]:
 def test_undo_puts_back_what_was_there_for_the_keys_that_were_touched() -> None:
     old, new = planned(switches="1@5:00"), planned(exclude="n1,n3", mem="96000M", cpus="13")
     asked, record = request(options={"exclude": "n1"}), replace(WAITING, exc_nodes="n1")
-    actions = retune(old, new, asked, record)
+    actions = make_retune_actions(old, new, asked, record)
     assert [(a.key, a.value) for a in undo(actions, old, asked, record)] == [
         ("ExcNodeList", "n1"),
         ("Switches", "1@5:00"),
@@ -179,7 +186,7 @@ def test_both_keys_of_the_cpus_go_in_one_call_and_every_other_key_alone() -> Non
         update("CPUsPerTask", "2", ""),
         update("MinCPUsNode", "4", ""),
     )
-    assert together((memory, cpus, least)) == ((memory,), (cpus, least))
-    assert together((least, cpus, memory)) == ((least, cpus), (memory,))
-    assert together((least, memory, cpus)) == ((least,), (memory,), (cpus,))
-    assert together((cpus, replace(least, target="8"))) == ((cpus,), (replace(least, target="8"),))
+    assert group_calls((memory, cpus, least)) == ((memory,), (cpus, least))
+    assert group_calls((least, cpus, memory)) == ((least, cpus), (memory,))
+    assert group_calls((least, memory, cpus)) == ((least,), (memory,), (cpus,))
+    assert group_calls((cpus, replace(least, target="8"))) == ((cpus,), (replace(least, target="8"),))

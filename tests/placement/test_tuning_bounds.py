@@ -9,14 +9,19 @@ from placement_cases import SHAPE, node
 
 from slurmwrap.config import Config
 from slurmwrap.model.resource_profile import ResourceProfile
-from slurmwrap.placement.tuning_bounds import asked_cpus_per_gpu, asked_mem_mib_per_gpu, bounds, tasks_per_node
+from slurmwrap.placement.tuning_bounds import (
+    compute_asked_cpus_per_gpu,
+    compute_asked_mem_mib_per_gpu,
+    compute_tuning_bounds,
+    get_tasks_per_node,
+)
 from slurmwrap.sbatch.request import CpuUnit, MemUnit, ResourceShape
 
 
 def cpus(asked: int, need: float | None, *, runs: int = 0, bound: bool = False, gpus: int = 4) -> float | None:
     shape = replace(SHAPE, cpus=asked, cpu_unit=CpuUnit.PER_GPU, gpus_per_node=gpus)
     profile = ResourceProfile(key="k", cpus_per_gpu=need, cpu_bound=bound, runs=runs, preruns=1)
-    return bounds(shape, profile, node("n0"), Config()).cpus_per_gpu
+    return compute_tuning_bounds(shape, profile, node("n0"), Config()).cpus_per_gpu
 
 
 @pytest.mark.parametrize(
@@ -47,7 +52,7 @@ def memory(asked: int | None, peak: int | None, *, runs: int = 0, gpus: int = 4)
     unit = MemUnit.PER_GPU if asked is not None else MemUnit.NONE
     shape = replace(SHAPE, mem_mib=asked, mem_unit=unit, gpus_per_node=gpus)
     profile = ResourceProfile(key="k", mem_mib_per_gpu=peak, runs=runs, preruns=1)
-    return bounds(shape, profile, node("n0"), Config()).mem_mib_per_gpu
+    return compute_tuning_bounds(shape, profile, node("n0"), Config()).mem_mib_per_gpu
 
 
 @pytest.mark.parametrize(
@@ -74,7 +79,7 @@ def test_memory_per_gpu(given: int | None, target: int | None) -> None:
 
 def test_reasons_name_what_was_measured_and_what_was_asked() -> None:
     profile = ResourceProfile(key="k", cpus_per_gpu=3.5, mem_mib_per_gpu=20_000, runs=2)
-    given = bounds(SHAPE, profile, node("n0"), Config())
+    given = compute_tuning_bounds(SHAPE, profile, node("n0"), Config())
     assert given.cpu_reason == "it needs 3.5 CPUs per GPU (2 complete runs) and asked for 2; its share is 4"
     peak = "its peak was 20000 MiB per GPU (2 complete runs)"
     assert given.mem_reason == f"{peak}; with a margin more than the 16000 MiB asked for"
@@ -99,6 +104,6 @@ def test_what_was_asked_per_gpu(
     changes: dict[str, object], asked_cpus: float | None, asked_mem: int | None, tasks: int | None
 ) -> None:
     shape: ResourceShape = replace(SHAPE, **changes)  # type: ignore[arg-type]
-    assert (asked_cpus_per_gpu(shape), asked_mem_mib_per_gpu(shape), tasks_per_node(shape)) == (
+    assert (compute_asked_cpus_per_gpu(shape), compute_asked_mem_mib_per_gpu(shape), get_tasks_per_node(shape)) == (
         *(asked_cpus, asked_mem, tasks),
     )

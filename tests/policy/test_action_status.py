@@ -9,7 +9,7 @@ from fakes import START, job, node
 
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.run import ActionRecord
-from slurmwrap.policy.action_status import ActionState, of_drain, of_job
+from slurmwrap.policy.action_status import ActionState, get_status_of_drain, get_status_of_job_action
 from slurmwrap.policy.run_from_slurm import record_of
 from slurmwrap.policy.strikes import Fleet
 
@@ -58,7 +58,7 @@ def action(verb: str, key: str = "", value: str = "", target: str = "81") -> Act
     ],
 )
 def test_requeuehold(now: JobRecord | None, due: ActionState) -> None:
-    assert of_job(action("requeuehold"), RECORD, now, START).due is due
+    assert get_status_of_job_action(action("requeuehold"), RECORD, now, START).due is due
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_requeuehold(now: JobRecord | None, due: ActionState) -> None:
     ],
 )
 def test_an_update(now: JobRecord, due: ActionState) -> None:
-    assert of_job(action("update job", "ExcNodeList", "n2,n1"), RECORD, now, START).due is due
+    assert get_status_of_job_action(action("update job", "ExcNodeList", "n2,n1"), RECORD, now, START).due is due
 
 
 @pytest.mark.parametrize(
@@ -84,32 +84,43 @@ def test_an_update(now: JobRecord, due: ActionState) -> None:
 )
 def test_an_update_that_is_visible_is_done(key: str, value: str, shown: dict[str, object]) -> None:
     pinned = replace(HELD, req_nodes="n1")
-    assert of_job(action("update job", key, value), RECORD, pinned, START).due is ActionState.NOW
-    assert of_job(action("update job", key, value), RECORD, replace(HELD, **shown), START).due is ActionState.DONE
+    assert get_status_of_job_action(action("update job", key, value), RECORD, pinned, START).due is ActionState.NOW
+    assert (
+        get_status_of_job_action(action("update job", key, value), RECORD, replace(HELD, **shown), START).due
+        is ActionState.DONE
+    )
 
 
 def test_a_clock_that_was_put_back_does_not_leave_the_job_held() -> None:
     earlier = replace(HELD, submit_time=ENDED.submit_time - 86400)
-    assert of_job(action("release"), RECORD, earlier, START - 86400).due is ActionState.NOW
-    assert of_job(action("release"), RECORD, replace(earlier, restarts=0), START - 86400).due is ActionState.VOID
+    assert get_status_of_job_action(action("release"), RECORD, earlier, START - 86400).due is ActionState.NOW
+    assert (
+        get_status_of_job_action(action("release"), RECORD, replace(earlier, restarts=0), START - 86400).due
+        is ActionState.VOID
+    )
 
 
 def test_release_is_done_once_the_job_is_free() -> None:
-    assert of_job(action("release"), RECORD, HELD, START).due is ActionState.NOW
-    assert of_job(action("release"), RECORD, FREE, START).due is ActionState.DONE
+    assert get_status_of_job_action(action("release"), RECORD, HELD, START).due is ActionState.NOW
+    assert get_status_of_job_action(action("release"), RECORD, FREE, START).due is ActionState.DONE
 
 
 def test_a_start_time_is_done_once_the_job_starts_no_later() -> None:
     start = action("update job", "StartTime", "now+60")
-    assert of_job(start, RECORD, FREE, START).due is ActionState.NOW
-    assert of_job(start, RECORD, replace(FREE, eligible_time=START + 60), START).due is ActionState.DONE
-    assert of_job(start, RECORD, replace(FREE, state="RUNNING"), START).due is ActionState.DONE
+    assert get_status_of_job_action(start, RECORD, FREE, START).due is ActionState.NOW
+    assert (
+        get_status_of_job_action(start, RECORD, replace(FREE, eligible_time=START + 60), START).due is ActionState.DONE
+    )
+    assert get_status_of_job_action(start, RECORD, replace(FREE, state="RUNNING"), START).due is ActionState.DONE
 
 
 def test_a_long_wait_is_not_taken_for_done_because_slurm_would_start_the_job_sooner() -> None:
     start = action("update job", "StartTime", "now+3600")
-    assert of_job(start, RECORD, FREE, START + 5).due is ActionState.NOW
-    assert of_job(start, RECORD, replace(FREE, eligible_time=START + 3603), START + 5).due is ActionState.DONE
+    assert get_status_of_job_action(start, RECORD, FREE, START + 5).due is ActionState.NOW
+    assert (
+        get_status_of_job_action(start, RECORD, replace(FREE, eligible_time=START + 3603), START + 5).due
+        is ActionState.DONE
+    )
 
 
 @pytest.mark.parametrize(
@@ -124,7 +135,7 @@ def test_a_size_is_asked_for_again_for_slurm_shows_what_it_refused_too(
     key: str, value: str, shown: dict[str, object]
 ) -> None:
     visible = replace(HELD, **shown)  # type: ignore[arg-type]
-    assert of_job(action("update job", key, value), RECORD, visible, START).due is ActionState.NOW
+    assert get_status_of_job_action(action("update job", key, value), RECORD, visible, START).due is ActionState.NOW
 
 
 def fleet(**changes: object) -> Fleet:
@@ -146,12 +157,12 @@ DRAINED = frozenset({"DRAIN"})
     ],
 )
 def test_a_drain(nodes: Fleet, due: ActionState) -> None:
-    assert of_drain(action("drain", target="n1"), nodes, 0.2).due is due
+    assert get_status_of_drain(action("drain", target="n1"), nodes, 0.2).due is due
 
 
 def test_a_drain_beyond_the_cap_is_given_up_with_the_count() -> None:
     taken = Fleet(nodes=(node("n1"), node("n2", flags=DRAINED, reason="slurmwrap: x"), node("n3")))
-    found = of_drain(action("drain", target="n1"), taken, 0.3)
+    found = get_status_of_drain(action("drain", target="n1"), taken, 0.3)
     assert (found.due, found.why) == (
         ActionState.VOID,
         "1 of 3 nodes are drained by us already: placement.exclude_cap is used up",

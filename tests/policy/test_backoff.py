@@ -6,26 +6,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurmwrap.policy.backoff import HOUR_S, back_off, slot, spread
+from slurmwrap.policy.backoff import HOUR_S, compute_backoff_s, compute_spread, find_next_start
 
 
 def test_the_wait_doubles_up_to_an_hour() -> None:
-    assert [back_off(60, spent) for spent in (0, 1, 2, 6, 100)] == [60, 120, 240, 3600, 3600]
+    assert [compute_backoff_s(60, spent) for spent in (0, 1, 2, 6, 100)] == [60, 120, 240, 3600, 3600]
 
 
 def test_jitter_is_of_the_job_and_the_same_again() -> None:
-    waits = [back_off(60, 1, f"lab:{job_id}:0") for job_id in range(100)]
-    assert waits == [back_off(60, 1, f"lab:{job_id}:0") for job_id in range(100)]
+    waits = [compute_backoff_s(60, 1, f"lab:{job_id}:0") for job_id in range(100)]
+    assert waits == [compute_backoff_s(60, 1, f"lab:{job_id}:0") for job_id in range(100)]
     assert (min(waits) >= 120, max(waits) <= 150, len(set(waits)) > 20) == (True, True, True)
 
 
 def test_without_a_back_off_there_is_no_jitter_to_add() -> None:
-    assert back_off(0, 3, "lab:81:0") == 0
+    assert compute_backoff_s(0, 3, "lab:81:0") == 0
 
 
 @given(st.text())
 def test_a_seed_of_any_text_gives_a_share(seed: str) -> None:
-    assert 0 <= spread(seed) < 1
+    assert 0 <= compute_spread(seed) < 1
 
 
 @pytest.mark.parametrize(
@@ -43,14 +43,14 @@ def test_a_seed_of_any_text_gives_a_share(seed: str) -> None:
     ],
 )
 def test_a_start_waits_until_the_hour_has_room(starts: tuple[float, ...], per_hour: int, expected: float) -> None:
-    assert slot(starts, 1000.0, per_hour) == expected
+    assert find_next_start(starts, 1000.0, per_hour) == expected
 
 
 @given(st.lists(st.floats(0, 20_000), max_size=40), st.integers(1, 5))
 def test_no_hour_ever_holds_more_than_the_limit(wishes: list[float], per_hour: int) -> None:
     starts: list[float] = []
     for wish in wishes:
-        starts.append(slot(starts, wish, per_hour))
+        starts.append(find_next_start(starts, wish, per_hour))
         assert starts[-1] >= wish
     ordered = sorted(starts)
     assert all(last - first >= HOUR_S - 0.01 for first, last in zip(ordered, ordered[per_hour:], strict=False))

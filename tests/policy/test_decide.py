@@ -17,7 +17,7 @@ from slurmwrap.model.node import Partition
 from slurmwrap.model.retry_decision import RetryDecision, Strike
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy import incident as incident_module
-from slurmwrap.policy.blocked_inputs import published
+from slurmwrap.policy.blocked_inputs import make_published_block
 from slurmwrap.policy.decide import DecisionContext, decide
 from slurmwrap.policy.decision_context import InputFailure
 from slurmwrap.policy.incident import Incident
@@ -291,8 +291,8 @@ def test_everybody_is_bound_by_more_than_one_users_word_only(changes: dict[str, 
 
 def test_everybody_sees_neither_path_nor_log_line_of_a_users_block() -> None:
     private = replace(OWN, reason="the log blames /home/alice/x (slurm-81.out:7: secret)")
-    assert published(private) == replace(OWN, path="", reason="it made job 81 fail")
-    assert published(replace(OWN, uid=-1, reason="labels are shifted", job_id=0)) == replace(
+    assert make_published_block(private) == replace(OWN, path="", reason="it made job 81 fail")
+    assert make_published_block(replace(OWN, uid=-1, reason="labels are shifted", job_id=0)) == replace(
         OWN, uid=-1, path="", reason="labels are shifted", job_id=0
     )
 

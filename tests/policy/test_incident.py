@@ -11,7 +11,7 @@ from slurmwrap.config import Incidents
 from slurmwrap.model.evidence import Citation, Diagnosis
 from slurmwrap.model.run import JobRun
 from slurmwrap.model.topology import Switch, Topology
-from slurmwrap.policy.incident import Incident, find, of_attempt, wait_s
+from slurmwrap.policy.incident import Incident, find, find_incident_of_run, wait_s
 from slurmwrap.policy.run_from_slurm import record_of
 
 TREE = Topology(
@@ -120,8 +120,8 @@ def test_nodes_of_one_leaf_make_the_switch_the_scope() -> None:
     runs = [failed(81 + i, uid=1001 + i, node=f"n{i}") for i in range(3)]
     (incident,) = found(runs)
     assert (incident.scope, incident.reach) == ("switch leaf0", ("n0", "n1", "n2", "n3"))
-    assert of_attempt((incident,), failed(90, node="n3", at=100)) == incident
-    assert of_attempt((incident,), failed(90, node="n4", at=100)) is None
+    assert find_incident_of_run((incident,), failed(90, node="n3", at=100)) == incident
+    assert find_incident_of_run((incident,), failed(90, node="n4", at=100)) is None
 
 
 def test_a_host_that_all_logs_name_is_the_scope() -> None:
@@ -148,8 +148,8 @@ def test_a_file_that_is_missing_while_its_mount_is_away_belongs_to_the_incident(
     incident = replace(found(storm())[0], category="storage_io", scope="path /scratch")
     missing = failed(90, category="incorrect_inputs", text="No such file: '/scratch/ada/x.pt'", at=100)
     elsewhere = failed(91, category="incorrect_inputs", text="No such file: '/data/x.pt'", at=100)
-    assert of_attempt((incident,), missing) == incident
-    assert of_attempt((incident,), elsewhere) is None
+    assert find_incident_of_run((incident,), missing) == incident
+    assert find_incident_of_run((incident,), elsewhere) is None
 
 
 def test_retries_wait_for_the_end_and_are_then_spread_the_same_way_each_time() -> None:

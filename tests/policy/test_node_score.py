@@ -20,11 +20,11 @@ from slurmwrap.policy.node_history import (
     NodeHistory,
     Removal,
     Repair,
-    gpu_faults_of,
-    lifted,
-    removals_seen,
+    find_changed_removals,
+    list_gpu_faults,
+    list_lifted_drains,
 )
-from slurmwrap.policy.node_score import LEMON, OK, SUSPECT, NodeScore, scores, share_of
+from slurmwrap.policy.node_score import LEMON, OK, SUSPECT, NodeScore, compute_node_scores, share_of
 
 DAY, HOUR = 86400, 3600
 RULES = Nodes()
@@ -53,7 +53,7 @@ def ran(hours: float = 300.0, runs: int = 100, nodes: int = 20) -> tuple[Exposur
 def of(history: NodeHistory, node: str = "n1", rules: Nodes = RULES) -> NodeScore:
     if not history.exposure:
         history = replace(history, exposure=ran())
-    return next(score for score in scores(history, rules, now=START) if score.node == node)
+    return next(score for score in compute_node_scores(history, rules, now=START) if score.node == node)
 
 
 FAULTS = {
@@ -102,7 +102,8 @@ def test_three_users_on_one_gpu_within_a_day_make_a_programs_xid_count() -> None
 def test_shares_of_larger_jobs_add_up_on_the_node_that_is_always_there() -> None:
     failures = tuple(failure(job, "n1", f"n{job + 1}") for job in range(1, 13))
     found = {
-        score.node: score.status for score in scores(NodeHistory(failures=failures, exposure=ran()), RULES, now=START)
+        score.node: score.status
+        for score in compute_node_scores(NodeHistory(failures=failures, exposure=ran()), RULES, now=START)
     }
     assert found.pop("n1") == LEMON
     assert set(found.values()) == {OK}
@@ -118,7 +119,7 @@ def test_a_very_large_job_blames_nobody() -> None:
 
 
 def test_a_failure_that_names_a_node_which_the_job_did_not_have_blames_all_of_its_own() -> None:
-    found = scores(NodeHistory(failures=(failure(1, "n1", "n2", named="n9"),)), RULES, now=START)
+    found = compute_node_scores(NodeHistory(failures=(failure(1, "n1", "n2", named="n9"),)), RULES, now=START)
     assert [(s.node, s.weight) for s in found] == [("n1", 0.5), ("n2", 0.5)]
 
 
@@ -135,17 +136,21 @@ def test_a_busy_node_is_not_punished_for_being_busy() -> None:
 
 def test_a_fleet_where_everything_fails_has_no_lemons() -> None:
     strikes = tuple(strike(10 * n + k, node=f"n{n}") for n in range(1, 21) for k in range(5))
-    assert {score.status for score in scores(NodeHistory(strikes=strikes, exposure=ran()), RULES, now=START)} == {OK}
+    assert {
+        score.status for score in compute_node_scores(NodeHistory(strikes=strikes, exposure=ran()), RULES, now=START)
+    } == {OK}
 
 
 def test_without_any_exposure_the_evidence_alone_is_judged() -> None:
-    found = scores(NodeHistory(strikes=tuple(map(strike, range(1, 6)))), RULES, now=START)[0]
+    found = compute_node_scores(NodeHistory(strikes=tuple(map(strike, range(1, 6)))), RULES, now=START)[0]
     assert (found.expected, found.ratio, found.runs, found.status) == (0.0, 6.0, 0, LEMON)
 
 
 def test_what_is_older_than_the_window_is_forgotten() -> None:
-    assert scores(NodeHistory(strikes=(strike(1, START - 29 * DAY),)), RULES, now=START) == ()
-    assert scores(NodeHistory(strikes=(strike(1, START - 9 * DAY),)), Nodes(window_days=7), now=START) == ()
+    assert compute_node_scores(NodeHistory(strikes=(strike(1, START - 29 * DAY),)), RULES, now=START) == ()
+    assert (
+        compute_node_scores(NodeHistory(strikes=(strike(1, START - 9 * DAY),)), Nodes(window_days=7), now=START) == ()
+    )
 
 
 def test_part_of_an_incident_counts_only_where_the_fault_is_conclusive() -> None:
@@ -182,7 +187,7 @@ def test_what_was_cleared_is_void_and_still_told() -> None:
 
 def test_one_lemon_does_not_hide_the_others_in_a_small_fleet() -> None:
     strikes = [*(strike(job) for job in range(1, 9)), *(strike(job, node="n2") for job in (21, 22))]
-    found = scores(NodeHistory(strikes=tuple(strikes), exposure=ran(nodes=4)), RULES, now=START)
+    found = compute_node_scores(NodeHistory(strikes=tuple(strikes), exposure=ran(nodes=4)), RULES, now=START)
     assert [(s.node, s.status, s.expected) for s in found] == [
         ("n1", LEMON, pytest.approx(2 / 3)),
         ("n2", SUSPECT, 0.0),
@@ -197,7 +202,9 @@ def test_a_fleet_whose_nodes_are_alike_is_shrunk_more() -> None:
 
 def test_worst_come_first() -> None:
     strikes = [strike(job, node="bad") for job in range(1, 7)] + [strike(job, node="so-so") for job in (7, 8)]
-    found = scores(NodeHistory(strikes=(*strikes, strike(9, node="fine")), exposure=ran()), RULES, now=START)
+    found = compute_node_scores(
+        NodeHistory(strikes=(*strikes, strike(9, node="fine")), exposure=ran()), RULES, now=START
+    )
     assert [(s.node, s.status) for s in found] == [("bad", LEMON), ("so-so", SUSPECT), ("fine", OK)]
 
 
@@ -211,7 +218,7 @@ def simulated(seed: int, lemons: set[str]) -> tuple[NodeScore, ...]:
         count = sum(rnd.random() < mean / 100 for _ in range(100))
         strikes += [strike(rnd.randrange(10**6), node=node, uid=rnd.randrange(1, 60)) for _ in range(count)]
     exposure = tuple(Exposure(node=node, runs=int(h / 3), hours=h) for node, h in hours.items())
-    return scores(NodeHistory(strikes=tuple(strikes), exposure=exposure), RULES, now=START)
+    return compute_node_scores(NodeHistory(strikes=tuple(strikes), exposure=exposure), RULES, now=START)
 
 
 def test_a_simulated_fleet_gives_up_its_lemons_and_few_others() -> None:
@@ -225,18 +232,18 @@ def test_a_simulated_fleet_gives_up_its_lemons_and_few_others() -> None:
 
 def test_removals_are_noted_when_they_begin_and_when_they_end() -> None:
     out = {"n1": ("bad fan", False), "n2": ("slurmwrap: gpu", True)}
-    began = removals_seen((), out, ("n1", "n2", "n3"), now=START)
+    began = find_changed_removals((), out, ("n1", "n2", "n3"), now=START)
     assert [(r.node, r.began, r.reason, r.ours, r.ended) for r in began] == [
         ("n1", START, "bad fan", False, None),
         ("n2", START, "slurmwrap: gpu", True, None),
     ]
-    assert removals_seen(began, out, ("n1", "n2", "n3"), now=START + 5) == ()
-    ended = removals_seen(began, {}, ("n1", "n2"), now=START + 9)
+    assert find_changed_removals(began, out, ("n1", "n2", "n3"), now=START + 5) == ()
+    ended = find_changed_removals(began, {}, ("n1", "n2"), now=START + 9)
     assert [(r.node, r.began, r.ended) for r in ended] == [("n1", START, START + 9), ("n2", START, START + 9)]
-    assert removals_seen(began, {}, ("n7",), now=START + 9) == ()  # Slurm forgot them: nobody put them back
-    assert [(r.node, r.at, r.kind) for r in lifted(ended, {})] == [("n2", START + 9, "lifted")]
-    assert [r.node for r in lifted(ended, {"n2": START - 5})] == ["n2"]  # an earlier drain
-    assert lifted(ended, {"n2": START + 8}) == ()
+    assert find_changed_removals(began, {}, ("n7",), now=START + 9) == ()  # Slurm forgot them: nobody put them back
+    assert [(r.node, r.at, r.kind) for r in list_lifted_drains(ended, {})] == [("n2", START + 9, "lifted")]
+    assert [r.node for r in list_lifted_drains(ended, {"n2": START - 5})] == ["n2"]  # an earlier drain
+    assert list_lifted_drains(ended, {"n2": START + 8}) == ()
 
 
 def epilog(*texts: str, **changes: Any) -> Observation:
@@ -254,15 +261,15 @@ def test_an_epilogs_kernel_lines_about_gpus_are_kept() -> None:
         "NVRM: (PCI ID: 10de:20b0) installed in this system has",
         "fallen off the bus",
     )
-    (fault,) = gpu_faults_of(epilog(line, line, "usb 1-1: new device"))
+    (fault,) = list_gpu_faults(epilog(line, line, "usb 1-1: new device"))
     assert fault == GpuFault(node="n1", at=START, job_id=81, uid=1001, text=line)
-    assert of(NodeHistory(gpu_faults=gpu_faults_of(epilog(*fallen)))).weight == 3.0
-    assert len(gpu_faults_of(epilog(*(f"Xid {n}" for n in range(500))))) == 64
+    assert of(NodeHistory(gpu_faults=list_gpu_faults(epilog(*fallen)))).weight == 3.0
+    assert len(list_gpu_faults(epilog(*(f"Xid {n}" for n in range(500))))) == 64
 
 
 def test_what_no_epilog_says_is_no_evidence() -> None:
     line = "NVRM: Xid (PCI:0000:05:00): 79, pid=7"
-    assert gpu_faults_of(epilog(line, context=Context.SUBMIT)) == ()
-    assert gpu_faults_of(epilog(line, node="")) == ()
-    assert gpu_faults_of(epilog(facts={"kernel": "NVRM: Xid (PCI:0000:05:00): 79"})) == ()
-    assert gpu_faults_of(epilog(facts={"logs": [{"text": line}], "kernel": ["x", 7]})) == ()
+    assert list_gpu_faults(epilog(line, context=Context.SUBMIT)) == ()
+    assert list_gpu_faults(epilog(line, node="")) == ()
+    assert list_gpu_faults(epilog(facts={"kernel": "NVRM: Xid (PCI:0000:05:00): 79"})) == ()
+    assert list_gpu_faults(epilog(facts={"logs": [{"text": line}], "kernel": ["x", 7]})) == ()

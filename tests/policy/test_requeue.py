@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from fakes import job
 
-from slurmwrap.policy.requeue import RequeueSpec, actions, retry_output, undo
+from slurmwrap.policy.requeue import RequeueSpec, make_requeue_actions, retry_output, undo
 from slurmwrap.policy.run_from_slurm import record_of
 
 
 def shown(again: RequeueSpec, **changes: object) -> list[tuple[str, str, str, str]]:
-    found = (ruled.action for ruled in actions(again, job(81, **changes)))
+    found = (ruled.action for ruled in make_requeue_actions(again, job(81, **changes)))
     return [(action.verb.value, action.target, action.key, action.value) for action in found]
 
 

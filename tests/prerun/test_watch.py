@@ -6,8 +6,8 @@ import pytest
 from fakes import START, FakeClock, FakeSlurm, job
 
 from slurmwrap.gsub.prerun_job import AGAIN_S, WATCH_S, JobGone, RealJobWatcher
-from slurmwrap.prerun.trial.trial_environment import passed_on
-from slurmwrap.prerun.trial.trial_spec import exported_file
+from slurmwrap.prerun.trial.trial_environment import select_passed_on
+from slurmwrap.prerun.trial.trial_spec import make_export_file
 from slurmwrap.sbatch.parse import parse_request
 from slurmwrap.sbatch.request import JobRequest
 
@@ -105,10 +105,10 @@ def asked(*words: str) -> JobRequest:
 )
 def test_what_the_job_will_know_of_the_callers_environment(words: tuple[str, ...], known: dict[str, str]) -> None:
     environ = {"PATH": "/bin", "CODE": "/code", "DATA": "/data", "SLURM_SUBMIT_DIR": "/old"}
-    assert passed_on(asked(*words), environ, "/here") == {"PATH": "/bin", "SLURM_SUBMIT_DIR": "/here", **known}
+    assert select_passed_on(asked(*words), environ, "/here") == {"PATH": "/bin", "SLURM_SUBMIT_DIR": "/here", **known}
 
 
 @pytest.mark.parametrize("content", [b"", b"A=1\0B=two\nlines\0", b"A=1\0B=two\nlines"])
 def test_the_pre_runs_parameters_follow_the_users_exported_file(content: bytes) -> None:
-    made = exported_file(content, {"SLURMWRAP_REAL_JOB": "7", "HOME": "/home/\udce4", "SECRET": "x"})
+    made = make_export_file(content, {"SLURMWRAP_REAL_JOB": "7", "HOME": "/home/\udce4", "SECRET": "x"})
     assert made == content.rstrip(b"\0") + (b"\0" if content else b"") + b"SLURMWRAP_REAL_JOB=7\0HOME=/home/\xe4\0"

@@ -7,7 +7,14 @@ from collections import OrderedDict
 
 import pytest
 
-from slurmwrap.profiling.memory_model import MemoryModel, cache_mib, lru_hits, needed_mib, speed_at, storage_needed
+from slurmwrap.profiling.memory_model import (
+    MemoryModel,
+    compute_cache_mib,
+    compute_lru_hits,
+    compute_needed_storage,
+    compute_speed,
+    find_needed_mib,
+)
 
 # 100 GiB of data at 500 MiB/s, from storage that gives 250: it needs a cache for half of the data, or more.
 HUNGRY = MemoryModel(
@@ -23,68 +30,68 @@ def changed(**fields: float | None) -> MemoryModel:
 
 def test_the_floor_is_the_peak_with_a_margin() -> None:
     assert HUNGRY.floor_mib == FLOOR
-    assert speed_at(HUNGRY, FLOOR - 1) == 0.0
+    assert compute_speed(HUNGRY, FLOOR - 1) == 0.0
 
 
 def test_without_a_cache_the_job_runs_as_fast_as_storage() -> None:
-    assert speed_at(HUNGRY, FLOOR) == pytest.approx(0.5)
-    assert speed_at(HUNGRY, FLOOR, keeps=True) == pytest.approx(0.5)
+    assert compute_speed(HUNGRY, FLOOR) == pytest.approx(0.5)
+    assert compute_speed(HUNGRY, FLOOR, keeps=True) == pytest.approx(0.5)
 
 
 def test_a_cache_that_keeps_what_it_has_needs_half_of_the_data() -> None:
-    assert speed_at(HUNGRY, FLOOR + 51_200, keeps=True) == pytest.approx(1.0)
-    assert needed_mib(HUNGRY, within=1.0, keeps=True) == pytest.approx(FLOOR + 51_200, abs=1)
+    assert compute_speed(HUNGRY, FLOOR + 51_200, keeps=True) == pytest.approx(1.0)
+    assert find_needed_mib(HUNGRY, within=1.0, keeps=True) == pytest.approx(FLOOR + 51_200, abs=1)
 
 
 def test_the_page_cache_needs_nearly_all_of_the_data_for_the_same_speed() -> None:
-    half = speed_at(HUNGRY, FLOOR + 51_200)
-    assert half == pytest.approx(0.5 / (1 - lru_hits(0.5, 1.0)))
-    needed = needed_mib(HUNGRY, within=1.0)
+    half = compute_speed(HUNGRY, FLOOR + 51_200)
+    assert half == pytest.approx(0.5 / (1 - compute_lru_hits(0.5, 1.0)))
+    needed = find_needed_mib(HUNGRY, within=1.0)
     assert needed is not None
     assert 0.8 < (needed - FLOOR) / 102_400 < 0.83
-    assert speed_at(HUNGRY, needed) == pytest.approx(1.0)
+    assert compute_speed(HUNGRY, needed) == pytest.approx(1.0)
 
 
 def test_storage_that_is_fast_enough_needs_no_cache() -> None:
-    assert needed_mib(changed(storage_mib_per_s=500.0)) == FLOOR
-    assert needed_mib(changed(read_mib_per_s=1.0)) == FLOOR
-    assert needed_mib(changed(read_mib_per_s=0.0)) == FLOOR
+    assert find_needed_mib(changed(storage_mib_per_s=500.0)) == FLOOR
+    assert find_needed_mib(changed(read_mib_per_s=1.0)) == FLOOR
+    assert find_needed_mib(changed(read_mib_per_s=0.0)) == FLOOR
 
 
 def test_no_cache_helps_data_of_unknown_size() -> None:
     unknown = changed(dataset_mib=None)
-    assert (speed_at(unknown, FLOOR), speed_at(unknown, 10 * FLOOR)) == (0.5, 0.5)
-    assert needed_mib(unknown) == FLOOR
+    assert (compute_speed(unknown, FLOOR), compute_speed(unknown, 10 * FLOOR)) == (0.5, 0.5)
+    assert find_needed_mib(unknown) == FLOOR
 
 
 def test_nothing_is_promised_of_unknown_storage_or_reading() -> None:
     for model in (changed(storage_mib_per_s=None), changed(read_mib_per_s=None)):
-        assert speed_at(model, 10 * FLOOR) is None
-        assert needed_mib(model) is None
-        assert speed_at(model, FLOOR - 1) == 0.0
+        assert compute_speed(model, 10 * FLOOR) is None
+        assert find_needed_mib(model) is None
+        assert compute_speed(model, FLOOR - 1) == 0.0
 
 
 def test_speed_never_falls_with_more_memory() -> None:
     for keeps in (False, True):
-        speeds = [speed_at(HUNGRY, FLOOR + mib, keeps=keeps) or 0.0 for mib in range(0, 120_000, 500)]
+        speeds = [compute_speed(HUNGRY, FLOOR + mib, keeps=keeps) or 0.0 for mib in range(0, 120_000, 500)]
         assert speeds == sorted(speeds)
         assert speeds[-1] == 1.0
 
 
 def test_memory_bandwidth_binds_where_everything_is_cached() -> None:
-    assert speed_at(changed(memory_mib_per_s=400.0), 10 * FLOOR, keeps=True) == pytest.approx(0.8)
+    assert compute_speed(changed(memory_mib_per_s=400.0), 10 * FLOOR, keeps=True) == pytest.approx(0.8)
 
 
 def test_storage_that_a_job_needs_falls_with_its_cache() -> None:
-    assert storage_needed(HUNGRY, FLOOR) == pytest.approx(500.0)
-    assert storage_needed(HUNGRY, FLOOR + 51_200, keeps=True) == pytest.approx(250.0, rel=1e-3)
-    assert storage_needed(HUNGRY, FLOOR + 102_400) == 0.0
-    assert storage_needed(changed(dataset_mib=None), FLOOR) == 500.0
-    assert storage_needed(changed(read_mib_per_s=None), FLOOR) is None
+    assert compute_needed_storage(HUNGRY, FLOOR) == pytest.approx(500.0)
+    assert compute_needed_storage(HUNGRY, FLOOR + 51_200, keeps=True) == pytest.approx(250.0, rel=1e-3)
+    assert compute_needed_storage(HUNGRY, FLOOR + 102_400) == 0.0
+    assert compute_needed_storage(changed(dataset_mib=None), FLOOR) == 500.0
+    assert compute_needed_storage(changed(read_mib_per_s=None), FLOOR) is None
 
 
 def test_the_cache_is_what_the_floor_leaves() -> None:
-    assert (cache_mib(HUNGRY, FLOOR + 7), cache_mib(HUNGRY, 1.0)) == (7.0, 0.0)
+    assert (compute_cache_mib(HUNGRY, FLOOR + 7), compute_cache_mib(HUNGRY, 1.0)) == (7.0, 0.0)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.7, 0.9])
@@ -100,8 +107,12 @@ def test_hits_of_a_least_recently_used_cache_are_those_of_a_simulated_one(share:
             cache.move_to_end(file)
             if len(cache) > share * files:
                 cache.popitem(last=False)
-    assert hits / files / 4 == pytest.approx(lru_hits(share, 1.0), abs=0.02)
+    assert hits / files / 4 == pytest.approx(compute_lru_hits(share, 1.0), abs=0.02)
 
 
 def test_a_cache_of_all_data_answers_all_reads() -> None:
-    assert (lru_hits(10.0, 10.0), lru_hits(20.0, 10.0), lru_hits(0.0, 10.0)) == (10.0, 10.0, 0.0)
+    assert (compute_lru_hits(10.0, 10.0), compute_lru_hits(20.0, 10.0), compute_lru_hits(0.0, 10.0)) == (
+        10.0,
+        10.0,
+        0.0,
+    )

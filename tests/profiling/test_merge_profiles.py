@@ -8,7 +8,7 @@ import pytest
 
 from slurmwrap.model.measurement import CurvePoint, Measurement
 from slurmwrap.model.resource_profile import IMPORTED, ResourceProfile
-from slurmwrap.profiling.merge_profiles import HALF_LIFE_S, as_of, merge
+from slurmwrap.profiling.merge_profiles import HALF_LIFE_S, adapt_profile, merge
 
 
 def measured(used: float | None = None, had: int | None = 8, **values: Any) -> Measurement:
@@ -194,7 +194,7 @@ def test_of_a_changed_jobs_runs_one_counts_on(change: dict[str, str]) -> None:
         key="k", runs=4, preruns=2, variant="bs32", gpu_type="a100", confidence=0.965, mem_mib_per_gpu=9000,
         measured_at=1.0,
     )  # fmt: skip
-    seen = as_of(known, 1.0, **change)
+    seen = adapt_profile(known, 1.0, **change)
     assert (seen.runs, seen.preruns, seen.confidence, seen.mem_mib_per_gpu) == (1, 1, 0.625, 9000)
     given = {"variant": "bs32", "gpu_type": "a100", **change}
     merged = merge(known, FIRST, key="k", source="epilog", at=2.0, gpus_per_node=8, complete=True, **given)
@@ -226,7 +226,12 @@ def test_a_curve_of_another_variant_only_raises() -> None:
 
 def test_confidence_halves_with_age() -> None:
     known = ResourceProfile(key="k", runs=1, confidence=0.5, measured_at=1000.0)
-    assert [as_of(known, 1000.0 + age * HALF_LIFE_S).confidence for age in (-1, 0, 1, 2)] == [0.5, 0.5, 0.25, 0.125]
+    assert [adapt_profile(known, 1000.0 + age * HALF_LIFE_S).confidence for age in (-1, 0, 1, 2)] == [
+        0.5,
+        0.5,
+        0.25,
+        0.125,
+    ]
 
 
 def test_what_else_was_measured_is_kept_per_gpu_and_a_prerun_does_not_replace_what_runs_told() -> None:

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from slurmwrap.model.measurement import CurvePoint, Measurement
 from slurmwrap.model.resource_profile import ResourceProfile
-from slurmwrap.profiling.merge_profiles import as_of, merge
-from slurmwrap.profiling.plausible_measurement import plausible
-from slurmwrap.store.deserialize import from_plain
-from slurmwrap.store.serialize import to_plain
+from slurmwrap.profiling.merge_profiles import adapt_profile, merge
+from slurmwrap.profiling.plausible_measurement import drop_implausible_values
+from slurmwrap.store.deserialize import record_from_json
+from slurmwrap.store.serialize import to_json_dict
 
 SOUND = Measurement(
     seconds=31.0,
@@ -50,7 +50,7 @@ ANY = st.builds(
 
 
 def test_what_can_be_true_stays_as_it_is() -> None:
-    assert plausible(SOUND) is SOUND
+    assert drop_implausible_values(SOUND) is SOUND
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,10 @@ def test_what_can_be_true_stays_as_it_is() -> None:
     ],
 )
 def test_what_cannot_be_true_is_left_out_and_the_rest_stays(odd: dict[str, object], kept: dict[str, object]) -> None:
-    sound = to_plain(SOUND)
-    assert plausible(from_plain(Measurement, sound | odd)) == from_plain(Measurement, sound | kept)
+    sound = to_json_dict(SOUND)
+    assert drop_implausible_values(record_from_json(Measurement, sound | odd)) == record_from_json(
+        Measurement, sound | kept
+    )
 
 
 @given(st.lists(ANY, min_size=1, max_size=3))
@@ -78,5 +80,5 @@ def test_whatever_is_told_the_profile_can_be_merged_kept_and_read_again(told: li
             profile, one, key="k", source="prerun", at=9e8, gpu_type="", gpus_per_node=one.gpus, complete=False
         )
     assert profile is not None
-    text = json.dumps(to_plain(as_of(profile, 1e9)), allow_nan=False)
-    assert to_plain(from_plain(ResourceProfile, json.loads(text))) == json.loads(text)
+    text = json.dumps(to_json_dict(adapt_profile(profile, 1e9)), allow_nan=False)
+    assert to_json_dict(record_from_json(ResourceProfile, json.loads(text))) == json.loads(text)

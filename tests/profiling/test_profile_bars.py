@@ -6,7 +6,7 @@ import pytest
 
 from slurmwrap.model.measurement import CurvePoint
 from slurmwrap.model.resource_profile import ResourceProfile
-from slurmwrap.profiling.profile_bars import ProfileBar, bars, cpu_points
+from slurmwrap.profiling.profile_bars import ProfileBar, format_bars, list_cpu_points
 
 CURVE = ResourceProfile(
     key="k",
@@ -19,7 +19,7 @@ CURVE = ResourceProfile(
 
 
 def test_bars_fill_the_width_and_mark_the_chosen_one() -> None:
-    assert bars(cpu_points(CURVE), head=("CPUs", "steps/s"), columns=49, unicode=True) == [
+    assert format_bars(list_cpu_points(CURVE), head=("CPUs", "steps/s"), columns=49, unicode=True) == [
         "  CPUs     steps/s",
         "     1  5.00 ±10 %  ██████████",
         "     2        9.90  ███████████████████▊ ◀ chosen",
@@ -28,7 +28,7 @@ def test_bars_fill_the_width_and_mark_the_chosen_one() -> None:
 
 
 def test_without_unicode_it_is_ascii() -> None:
-    lines = bars(cpu_points(CURVE), head=("CPUs", "steps/s"), columns=50, unicode=False)
+    lines = format_bars(list_cpu_points(CURVE), head=("CPUs", "steps/s"), columns=50, unicode=False)
     assert lines[2] == "     2         9.90  ################### <- chosen"
     assert "\n".join(lines).isascii()
 
@@ -37,15 +37,17 @@ def test_without_unicode_it_is_ascii() -> None:
 @pytest.mark.parametrize("value", [0.0, 1e-9, 1.0, 12345.6, 1e12])
 def test_no_line_is_wider_than_the_terminal(columns: int, value: float) -> None:
     points = [ProfileBar(label="1", value=value), ProfileBar(label="2", value=1.0, chosen=True)]
-    lines = bars(points, head=("CPUs", "steps/s"), columns=columns, unicode=True)
+    lines = format_bars(points, head=("CPUs", "steps/s"), columns=columns, unicode=True)
     least = 50  # eight columns of bar beside label, value and mark
     assert max(map(len, lines)) <= max(columns, least)
 
 
 def test_colour_is_for_the_chosen_bar_alone() -> None:
-    lines = bars(cpu_points(CURVE), head=("CPUs", "steps/s"), columns=50, unicode=False, style=lambda t, s: f"<{s}>")
+    lines = format_bars(
+        list_cpu_points(CURVE), head=("CPUs", "steps/s"), columns=50, unicode=False, style=lambda t, s: f"<{s}>"
+    )
     assert ["<green>" in line for line in lines] == [False, False, True, False]
 
 
 def test_nothing_measured_draws_nothing() -> None:
-    assert bars(cpu_points(ResourceProfile(key="k")), head=("a", "b"), columns=80, unicode=True) == []
+    assert format_bars(list_cpu_points(ResourceProfile(key="k")), head=("a", "b"), columns=80, unicode=True) == []

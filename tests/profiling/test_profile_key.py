@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from slurmwrap.profiling.profile_key import derive_key, derive_variant, fingerprint
+from slurmwrap.profiling.profile_key import compute_fingerprint, derive_key, derive_variant
 from slurmwrap.sbatch.options import REQUIRED
 from slurmwrap.sbatch.request import GsubOptions, JobRequest, Origin, ResourceShape, SbatchSetting, Script
 
@@ -83,7 +83,7 @@ def test_script_without_program_is_known_by_its_content() -> None:
     ],
 )
 def test_trial_is_the_same_when_only_its_looks_change(other: JobRequest) -> None:
-    assert fingerprint(other, FILES) == fingerprint(ASKED, FILES)
+    assert compute_fingerprint(other, FILES) == compute_fingerprint(ASKED, FILES)
 
 
 @pytest.mark.parametrize(
@@ -99,12 +99,17 @@ def test_trial_is_the_same_when_only_its_looks_change(other: JobRequest) -> None
     ],
 )
 def test_trial_is_another_when_anything_that_runs_changes(other: JobRequest) -> None:
-    assert fingerprint(other, FILES) != fingerprint(ASKED, FILES)
+    assert compute_fingerprint(other, FILES) != compute_fingerprint(ASKED, FILES)
 
 
 def test_trial_is_another_when_its_code_changes() -> None:
     assert (
-        len({fingerprint(ASKED, files) for files in ({}, FILES, {"train.py": b""}, {"eval.py": FILES["train.py"]})})
+        len(
+            {
+                compute_fingerprint(ASKED, files)
+                for files in ({}, FILES, {"train.py": b""}, {"eval.py": FILES["train.py"]})
+            }
+        )
         == 4
     )
 
@@ -119,14 +124,14 @@ def test_every_word_and_variable_of_a_site_plugin_counts() -> None:
 
     variable = {"SLURM_SPANK__SLURM_SPANK_OPTION_site_image": "x"}
     found = [
-        *(fingerprint(asked(*values), {}, {}) for values in (("/a", "/b"), ("/c", "/b"), ("/b",))),
-        *(fingerprint(asked("/b"), {}, environ) for environ in (variable, dict.fromkeys(variable, "y"))),
+        *(compute_fingerprint(asked(*values), {}, {}) for values in (("/a", "/b"), ("/c", "/b"), ("/b",))),
+        *(compute_fingerprint(asked("/b"), {}, environ) for environ in (variable, dict.fromkeys(variable, "y"))),
     ]
     assert len(set(found)) == 5
 
 
 def test_arguments_that_are_no_text_have_a_fingerprint_too() -> None:
-    assert len(fingerprint(replace(ASKED, args=("\udcff",)), {})) == 64
+    assert len(compute_fingerprint(replace(ASKED, args=("\udcff",)), {})) == 64
 
 
 def started(line: str, *args: str) -> JobRequest:
@@ -173,5 +178,5 @@ def test_a_script_without_such_settings_has_no_variant() -> None:
 )
 def test_a_variable_counts_where_the_script_or_its_program_reads_it(line: str, code: bytes, counts: bool) -> None:
     job = started(line)
-    marks = {fingerprint(job, {"train.py": code}, {"LR": value, "TERM": value}) for value in ("1", "2")}
+    marks = {compute_fingerprint(job, {"train.py": code}, {"LR": value, "TERM": value}) for value in ("1", "2")}
     assert (len(marks) == 2) is counts

@@ -9,10 +9,10 @@ import pytest
 from slurmwrap.model.measurement import CurvePoint, Measurement
 from slurmwrap.model.resource_profile import ResourceProfile, SpeedPoint
 from slurmwrap.profiling.merge_profiles import merge
-from slurmwrap.profiling.plausible_measurement import sound_surface
+from slurmwrap.profiling.plausible_measurement import is_plausible_surface
 from slurmwrap.profiling.synergy_matrices import parse_profiles
-from slurmwrap.store.deserialize import from_plain
-from slurmwrap.store.serialize import to_plain
+from slurmwrap.store.deserialize import record_from_json
+from slurmwrap.store.serialize import to_json_dict
 
 SHIPPED = Path(__file__).parents[1] / "data" / "profiles" / "synergy_profiles.csv"
 
@@ -67,7 +67,7 @@ def test_all_measured_points_are_kept_as_a_surface() -> None:
         SpeedPoint(cpus=2, mem_mib=10_752, speed=0.2),
         SpeedPoint(cpus=2, mem_mib=20_480, speed=1.0),
     )
-    assert from_plain(ResourceProfile, to_plain(found)) == found
+    assert record_from_json(ResourceProfile, to_json_dict(found)) == found
 
 
 def test_a_surface_goes_with_the_curve_that_it_was_measured_with() -> None:
@@ -92,9 +92,9 @@ def test_a_surface_goes_with_the_curve_that_it_was_measured_with() -> None:
 )
 def test_a_point_that_nobody_can_have_measured_spoils_a_surface(point: SpeedPoint) -> None:
     good = SpeedPoint(cpus=1, mem_mib=1, speed=1.0)
-    assert sound_surface((good,))
-    assert not sound_surface((good, point))
-    assert not sound_surface((good,) * 257)
+    assert is_plausible_surface((good,))
+    assert not is_plausible_surface((good, point))
+    assert not is_plausible_surface((good,) * 257)
 
 
 HEAD = "model,cpus,mem_gb,throughput"

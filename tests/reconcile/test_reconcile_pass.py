@@ -14,7 +14,7 @@ import pytest
 from fakes import START, FakeClock, FakeLogs, FakePublisher, FakeSlurm, Fuse, Killed, MemorySpool, job
 
 from slurmwrap.config import RULES, Config, Retry
-from slurmwrap.diagnosis.classifier import classify
+from slurmwrap.diagnosis.classifier import diagnose_run
 from slurmwrap.errors import SlurmError, SlurmUnreachable
 from slurmwrap.model.action import SlurmAction, Verb
 from slurmwrap.model.evidence import Diagnosis, Evidence, LogTail, RunKey
@@ -31,8 +31,8 @@ from slurmwrap.reconcile import PassSummary, Scope, Services, reconcile_once, wa
 from slurmwrap.reconcile.reconcile_context import ReconcilerState
 from slurmwrap.sbatch.request import ResourceShape
 from slurmwrap.store.database import Database
-from slurmwrap.store.deserialize import from_plain
-from slurmwrap.store.serialize import to_plain
+from slurmwrap.store.deserialize import record_from_json
+from slurmwrap.store.serialize import to_json_dict
 
 pytestmark = pytest.mark.early
 
@@ -106,7 +106,7 @@ def told(job_id: int, context: Context, facts: dict[str, Any], *, uid: int = 100
 
 def submitted(record: Submission, *, uid: int = 1001) -> Observation:
     """gsub's report, sealed by `uid`."""
-    return told(record.job_id, Context.SUBMIT, {"submission": to_plain(record)}, uid=uid, at=record.at)
+    return told(record.job_id, Context.SUBMIT, {"submission": to_json_dict(record)}, uid=uid, at=record.at)
 
 
 @cache
@@ -149,8 +149,8 @@ class World:
             logs=through(self.logs),
             clock=self.clock,
             publisher=through(self.publisher),
-            unpack=from_plain,
-            classify=classify,
+            unpack=record_from_json,
+            classify=diagnose_run,
             read_inputs=self.read,
             config=self.config,
             scope=self.scope,
@@ -810,7 +810,7 @@ def test_a_retry_that_a_limit_keeps_from_running_gets_back_what_it_ran_with(
 ) -> None:
     failed = job(152, state="OUT_OF_MEMORY", reason="OutOfMemory", exit_code=0, signal=125)
     world.add(failed)
-    world.hear(submitted(submission(152, shape=ResourceShape(), plan=to_plain(PlacementPlan()))), *hooks(failed))
+    world.hear(submitted(submission(152, shape=ResourceShape(), plan=to_json_dict(PlacementPlan()))), *hooks(failed))
     world.run()
     assert world.slurm.records[152].mem_mib_per_node == 6000
 
@@ -942,7 +942,7 @@ def prerun_note(**changes: Any) -> Observation:
     record = PrerunRecord(
         cluster="lab", job_id=105, prerun_job_id=106, uid=1001, at=float(START), verdict=verdict, profile_key="k"
     )
-    plain = to_plain(record)
+    plain = to_json_dict(record)
     plain["verdict"] |= changes.pop("verdict", {})
     return told(105, Context.PRERUN, {"prerun": plain | changes})
 
@@ -997,7 +997,7 @@ def test_a_failed_prerun_that_read_a_broken_input_blocks_it_for_its_owner(world:
     record = PrerunRecord(cluster="lab", job_id=105, prerun_job_id=106, uid=1001, at=float(START), verdict=verdict)
     world.files[(1001, "/data/x.h5")] = InputRead(path="/data/x.h5", digest="d2")
     world.add(waiting, trial)
-    world.hear(told(105, Context.PRERUN, {"prerun": to_plain(record)}))
+    world.hear(told(105, Context.PRERUN, {"prerun": to_json_dict(record)}))
     world.run()
     assert [(b.digest, b.uid, b.reason) for b in world.store.blocked_inputs()] == [("d2", 1001, "it is truncated")]
 
@@ -1142,7 +1142,7 @@ def tried(job_id: int, trial_id: int, measurement: Measurement, *, key: str) -> 
         verdict=verdict,
         profile_key=key,
     )
-    return told(job_id, Context.PRERUN, {"prerun": to_plain(record)})
+    return told(job_id, Context.PRERUN, {"prerun": to_json_dict(record)})
 
 
 def outcome(world: World) -> dict[str, object]:
@@ -1276,7 +1276,7 @@ def test_one_job_that_cannot_be_handled_does_not_keep_the_others_waiting(world: 
     def choke(evidence: Evidence) -> Diagnosis:
         if evidence.logs[0].text == "poison":
             raise ZeroDivisionError("division by zero")
-        return classify(evidence)
+        return diagnose_run(evidence)
 
     summary = reconcile_once(replace(world.edges(), classify=choke))
     assert summary.errors == ["job 144: ZeroDivisionError: division by zero"]

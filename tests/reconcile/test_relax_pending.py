@@ -22,10 +22,10 @@ from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.model.run import ActionRecord, QueueDelay
 from slurmwrap.model.submission import Submission
 from slurmwrap.placement.relaxation import may_be_touched
-from slurmwrap.placement.token_bucket import filled, take
+from slurmwrap.placement.token_bucket import fill_bucket, take
 from slurmwrap.policy.run_from_slurm import key_of
 from slurmwrap.reconcile import Scope, reconcile_once
-from slurmwrap.reconcile.pending_jobs import first
+from slurmwrap.reconcile.pending_jobs import select_first_jobs
 from slurmwrap.reconcile.reconcile_context import ReconcilerState
 from slurmwrap.sbatch.request import CpuUnit, GpuUnit, MemUnit, OptionChange, ResourceShape
 
@@ -393,9 +393,9 @@ def test_at_most_so_many_jobs_at_the_head_of_each_queue_and_so_many_updates_a_se
 
 def test_jobs_that_fit_nowhere_have_a_tenth_of_the_head_and_no_more() -> None:
     stuck = [waiting(n, priority=0, reason="BadConstraints") for n in range(100, 130)]
-    found = [one.job_id for one in first([*stuck, *(waiting(n) for n in range(200, 230))], 20)]
+    found = [one.job_id for one in select_first_jobs([*stuck, *(waiting(n) for n in range(200, 230))], 20)]
     assert found == [129, 128, *range(200, 218)]
-    assert [one.job_id for one in first(stuck, 1)] == [129]
+    assert [one.job_id for one in select_first_jobs(stuck, 1)] == [129]
 
 
 def test_of_very_many_jobs_that_fit_nowhere_some_are_looked_at_in_each_pass_and_all_in_turn(tmp_path: Path) -> None:
@@ -414,11 +414,11 @@ def test_no_list_of_partitions_and_no_number_of_jobs_keeps_others_from_the_head_
     lists = [",".join(some) for count in (2, 3) for some in permutations(names, count)]
     many = [waiting(1000 + n, partition=text, priority=9, uid=1666) for n, text in enumerate(lists)]
     others = [waiting(200 + n, partition=name, priority=500) for n, name in enumerate(names)]
-    found = first([*many, *others], 10)
+    found = select_first_jobs([*many, *others], 10)
     assert [one.job_id for one in found[:5]] == [200, 201, 202, 203, 204]
 
     stuck = [waiting(1000 + n, priority=0, reason="BadConstraints", uid=1666) for n in range(100)]
-    found = first([*stuck, waiting(300, priority=0, reason="BadConstraints")], 20)
+    found = select_first_jobs([*stuck, waiting(300, priority=0, reason="BadConstraints")], 20)
     assert {one.job_id for one in found} == {1099, 300}
 
 
@@ -435,7 +435,7 @@ def test_a_list_of_nodes_of_ours_is_loosened_however_far_back_the_job_is(tmp_pat
 
 def test_a_list_of_nodes_of_its_users_own_takes_no_place_at_the_head() -> None:
     jobs = [waiting(n, priority=1000 - n, req_nodes="n3") for n in range(20)]
-    assert [one.job_id for one in first(jobs, 10, {19, 18})] == [18, *range(9)]
+    assert [one.job_id for one in select_first_jobs(jobs, 10, {19, 18})] == [18, *range(9)]
 
 
 def test_an_array_whose_waiting_tasks_fill_pages_is_left_alone() -> None:
@@ -480,20 +480,20 @@ def test_a_slow_controller_costs_one_time_out_in_a_pass_however_many_owners_ther
 
 
 def test_the_bucket_never_gives_more_than_its_rate_and_one_seconds_worth() -> None:
-    bucket, given = filled(None, 0.0, 5.0), 0
+    bucket, given = fill_bucket(None, 0.0, 5.0), 0
     for tick in range(1, 601):  # a minute of passes every tenth of a second, each wanting all it can get
-        bucket = filled(bucket, tick / 10, 5.0)
+        bucket = fill_bucket(bucket, tick / 10, 5.0)
         while (rest := take(bucket, 1, 5.0)) is not None:
             bucket, given = rest, given + 1
     assert 300 <= given <= 305
 
 
 def test_a_group_larger_than_the_bucket_is_owed_for() -> None:
-    owing = take(filled(None, 0.0, 1.0), 2, 1.0)
+    owing = take(fill_bucket(None, 0.0, 1.0), 2, 1.0)
     assert owing is not None and owing.tokens == -1.0
-    assert take(filled(owing, 1.5, 1.0), 1, 1.0) is None
-    assert take(filled(owing, 2.0, 1.0), 1, 1.0) is not None
-    assert filled(owing, -50.0, 1.0).tokens == -1.0  # a clock that was put back
+    assert take(fill_bucket(owing, 1.5, 1.0), 1, 1.0) is None
+    assert take(fill_bucket(owing, 2.0, 1.0), 1, 1.0) is not None
+    assert fill_bucket(owing, -50.0, 1.0).tokens == -1.0  # a clock that was put back
 
 
 # --- what it waits for -----------------------------------------------------------------------------------------------

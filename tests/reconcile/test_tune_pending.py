@@ -10,7 +10,7 @@ import pytest
 from fakes import START, FakeClock, FakeLogs, FakePublisher, FakeSlurm, MemorySpool, job, node
 
 from slurmwrap.config import RULES, Config, Placement, Tuning
-from slurmwrap.diagnosis.classifier import classify
+from slurmwrap.diagnosis.classifier import diagnose_run
 from slurmwrap.errors import SlurmError
 from slurmwrap.model.action import SlurmAction
 from slurmwrap.model.job_record import JobRecord
@@ -23,7 +23,7 @@ from slurmwrap.reconcile import PassSummary, Scope, Services, reconcile_once
 from slurmwrap.reconcile.reconcile_context import ReconcilerState
 from slurmwrap.sbatch.request import CpuUnit, GpuUnit, MemUnit, OptionChange, ResourceShape
 from slurmwrap.store.database import Database
-from slurmwrap.store.deserialize import from_plain
+from slurmwrap.store.deserialize import record_from_json
 
 ACT = Config(rules=dict.fromkeys(RULES, "act"), placement=Placement(relax_updates_per_s=1000))
 # 3 CPUs and 32,000 MiB: the share of one GPU on a node of 8 GPUs, 24 CPUs, 256,000 MiB
@@ -102,8 +102,8 @@ class World:
             logs=FakeLogs(),
             clock=self.clock,
             publisher=FakePublisher(),
-            unpack=from_plain,
-            classify=classify,
+            unpack=record_from_json,
+            classify=diagnose_run,
             read_inputs=lambda uid, paths: tuple(InputRead(path=path) for path in paths),
             config=config,
             scope=scope or Scope(),

@@ -11,7 +11,7 @@ import pytest
 from slurmwrap.model.blocked_input import BlockedInput
 from slurmwrap.model.run import ActionRecord, JobRun, PrerunRecord, StrikeRecord
 from slurmwrap.model.submission import Submission
-from slurmwrap.store.deserialize import from_plain
+from slurmwrap.store.deserialize import record_from_json
 
 DATA = Path(__file__).parent.parent / "data" / "report"
 KINDS: dict[str, type[Any]] = {
@@ -33,5 +33,5 @@ def data() -> Path:
 def day() -> dict[str, Any]:
     """Keyword arguments of build()."""
     plain = json.loads((DATA / "day.json").read_text(encoding="ascii"))
-    records = {name: tuple(from_plain(kind, one) for one in plain[name]) for name, kind in KINDS.items()}
+    records = {name: tuple(record_from_json(kind, one) for one in plain[name]) for name, kind in KINDS.items()}
     return {**records, "since": plain["since"], "until": plain["until"]}

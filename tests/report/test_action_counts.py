@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from slurmwrap.model.run import ActionRecord
-from slurmwrap.report.action_counts import scontrol_line, to_do
+from slurmwrap.report.action_counts import format_scontrol_line, list_advised_actions
 from slurmwrap.report.night_report import ToDo
 
 DRAIN = ActionRecord(
@@ -45,12 +45,12 @@ DRAIN = ActionRecord(
     ],
 )
 def test_each_verb_has_its_command(changes: dict[str, str], line: str) -> None:
-    assert scontrol_line(replace(DRAIN, **changes)) == line  # type: ignore[arg-type]
+    assert format_scontrol_line(replace(DRAIN, **changes)) == line  # type: ignore[arg-type]
 
 
 def test_a_reason_reaches_the_shell_as_one_word() -> None:
     reason = 'it\'s `rm -rf /`; $(reboot) "x"\n'
-    assert shlex.split(scontrol_line(replace(DRAIN, value=reason)))[-1] == f"Reason={reason}"
+    assert shlex.split(format_scontrol_line(replace(DRAIN, value=reason)))[-1] == f"Reason={reason}"
 
 
 def test_drains_for_one_reason_are_one_command_and_done_ones_name_the_way_back() -> None:
@@ -65,7 +65,7 @@ def test_drains_for_one_reason_are_one_command_and_done_ones_name_the_way_back()
         replace(DRAIN, mode="observe", target="n4"),
         replace(DRAIN, verb="requeue", target="81"),
     )
-    assert to_do(actions) == (
+    assert list_advised_actions(actions) == (
         ToDo(
             why="conclusive fault",
             command="scontrol update NodeName='n[1-2]' State=DRAIN Reason='slurmwrap: Xid 79'",
@@ -79,4 +79,4 @@ def test_drains_for_one_reason_are_one_command_and_done_ones_name_the_way_back()
 
 
 def test_without_drains_there_is_nothing_to_do() -> None:
-    assert to_do((replace(DRAIN, verb="requeue"),)) == ()
+    assert list_advised_actions((replace(DRAIN, verb="requeue"),)) == ()

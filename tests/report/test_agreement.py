@@ -13,7 +13,7 @@ from slurmwrap.model.evidence import Diagnosis
 from slurmwrap.model.run import ActionRecord, JobRun, StrikeRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.run_from_slurm import record_of
-from slurmwrap.report.agreement import agreement
+from slurmwrap.report.agreement import compare_rules_with_outcomes
 from slurmwrap.report.night_report import Agreement
 
 DAY = 86400
@@ -86,7 +86,7 @@ FIRST = run(81, 0, "nccl_error")
 )
 def test_a_retry(after: tuple[JobRun, ...], expected: tuple[int, int, int]) -> None:
     for mode in ("observe", "advise", "act"):
-        found = agreement((FIRST, *after), (spoke(FIRST, "retry", mode),), (), SAME)
+        found = compare_rules_with_outcomes((FIRST, *after), (spoke(FIRST, "retry", mode),), (), SAME)
         assert found == (Agreement(rule="retry", agree=expected[0], disagree=expected[1], open=expected[2]),)
 
 
@@ -106,7 +106,7 @@ LOST = run(81, 0, "cuda_init_failed")
     ],
 )
 def test_a_retry_elsewhere(after: JobRun, expected: tuple[int, int, int]) -> None:
-    found = agreement((LOST, after), (spoke(LOST, "retry_elsewhere"),), (), ())
+    found = compare_rules_with_outcomes((LOST, after), (spoke(LOST, "retry_elsewhere"),), (), ())
     assert found == (Agreement(rule="retry_elsewhere", agree=expected[0], disagree=expected[1], open=expected[2]),)
 
 
@@ -122,7 +122,7 @@ OOM = run(81, 0, "cpu_oom")
     ],
 )
 def test_a_resize(after: JobRun, expected: tuple[int, int, int]) -> None:
-    found = agreement((OOM, after), (spoke(OOM, "resize"),), (), ())
+    found = compare_rules_with_outcomes((OOM, after), (spoke(OOM, "resize"),), (), ())
     assert found == (Agreement(rule="resize", agree=expected[0], disagree=expected[1], open=expected[2]),)
 
 
@@ -137,12 +137,12 @@ def test_a_resize(after: JobRun, expected: tuple[int, int, int]) -> None:
 )
 def test_a_stop(after: tuple[JobRun, ...], expected: tuple[int, int, int]) -> None:
     first = run(81, 0, "gpu_oom", decided="stop")
-    found = agreement((first, *after), (), (), (*SAME, submission(84, "changed")))
+    found = compare_rules_with_outcomes((first, *after), (), (), (*SAME, submission(84, "changed")))
     assert found == (Agreement(rule="stop", agree=expected[0], disagree=expected[1], open=expected[2]),)
 
 
 def test_a_job_that_was_stopped_for_want_of_consent_was_given_no_advice() -> None:
-    assert agreement((replace(FIRST, decision="stop"), run(82, 5000, "success")), (), (), SAME) == ()
+    assert compare_rules_with_outcomes((replace(FIRST, decision="stop"), run(82, 5000, "success")), (), (), SAME) == ()
 
 
 BROKEN = run(81, 0, "gpu_hardware")
@@ -173,7 +173,7 @@ def test_a_drain(
         for job_id, at in struck
     ]
     said = (spoke(BROKEN, "drain", target="n1"),)
-    found = agreement((BROKEN, *after), said, strikes, (), out_of_service=taken)
+    found = compare_rules_with_outcomes((BROKEN, *after), said, strikes, (), out_of_service=taken)
     assert found == (Agreement(rule="drain", agree=expected[0], disagree=expected[1], open=expected[2]),)
 
 
@@ -182,13 +182,15 @@ def test_a_drain(
 )
 def test_a_blocked_input(category: str, expected: tuple[int, int, int]) -> None:
     bad = run(81, 0, "incorrect_inputs", decided="blacklist_input")
-    found = agreement((bad, run(82, 5000, category)), (spoke(bad, "block_input", target="/x"),), (), SAME)
+    found = compare_rules_with_outcomes(
+        (bad, run(82, 5000, category)), (spoke(bad, "block_input", target="/x"),), (), SAME
+    )
     assert found == (Agreement(rule="block_input", agree=expected[0], disagree=expected[1], open=expected[2]),)
 
 
 def test_one_decision_of_many_steps_counts_once_and_unknown_runs_not_at_all() -> None:
     steps = [replace(spoke(FIRST, "retry"), key=key) for key in ("", "StartTime", "StdOut")]
     stray = replace(spoke(FIRST, "retry"), attempt=replace(FIRST.attempt, job_id=999))
-    assert agreement((FIRST,), (*steps, stray, replace(stray, attempt=None)), (), ()) == (
+    assert compare_rules_with_outcomes((FIRST,), (*steps, stray, replace(stray, attempt=None)), (), ()) == (
         Agreement(rule="retry", open=1),
     )

@@ -26,8 +26,8 @@ from slurmwrap.report.night_report import (
     RuleRow,
     SuspectNodes,
 )
-from slurmwrap.store.deserialize import from_plain
-from slurmwrap.store.serialize import to_plain
+from slurmwrap.store.deserialize import record_from_json
+from slurmwrap.store.serialize import to_json_dict
 
 EMPTY = {"attempts": (), "preruns": (), "submissions": (), "actions": (), "strikes": (), "blocked": ()}
 
@@ -36,8 +36,8 @@ def test_the_composed_day_gives_the_golden_report(day: dict[str, Any], data: Pat
     built = night_of(**day)
     golden = data / "night.json"
     if os.environ.get("UPDATE_GOLDEN"):
-        golden.write_text(json.dumps(to_plain(built), indent=1) + "\n", encoding="ascii")
-    assert built == from_plain(NightReport, json.loads(golden.read_text(encoding="ascii")))
+        golden.write_text(json.dumps(to_json_dict(built), indent=1) + "\n", encoding="ascii")
+    assert built == record_from_json(NightReport, json.loads(golden.read_text(encoding="ascii")))
 
 
 def test_the_headline_counts_real_jobs_that_ended_in_the_window(day: dict[str, Any]) -> None:

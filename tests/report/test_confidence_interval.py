@@ -9,8 +9,15 @@ from random import Random
 
 import pytest
 
-from slurmwrap.report.confidence_interval import Interval, around, of_mean, of_median, put_together, scaled
-from slurmwrap.report.holdout_figures import holdout
+from slurmwrap.report.confidence_interval import (
+    Interval,
+    compute_interval_around,
+    compute_interval_of_mean,
+    compute_interval_of_median,
+    put_together,
+    scale_interval,
+)
+from slurmwrap.report.holdout_figures import compute_holdout
 from slurmwrap.report.report_inputs import Drawn, Figures
 from slurmwrap.report.skewed_interval import SIGMAS, TABLE, reach
 
@@ -28,7 +35,7 @@ def coverage(interval: Callable[[Random], tuple[float, Interval]], seeds: int = 
 
 
 def lognormal(sigma: float, n: int) -> Callable[[Random], tuple[float, Interval]]:
-    return lambda dice: (exp(sigma**2 / 2), of_mean([dice.lognormvariate(0, sigma) for _ in range(n)]))
+    return lambda dice: (exp(sigma**2 / 2), compute_interval_of_mean([dice.lognormvariate(0, sigma) for _ in range(n)]))
 
 
 def gpu_hours(n: int) -> Callable[[Random], tuple[float, Interval]]:
@@ -36,7 +43,9 @@ def gpu_hours(n: int) -> Callable[[Random], tuple[float, Interval]]:
 
     def one(dice: Random) -> tuple[float, Interval]:
         asked = dice.choices(ASKED, SHARES, k=n)
-        return fsum(asked) / n * exp(1.125), of_mean([gpus * dice.lognormvariate(0, 1.5) for gpus in asked])
+        return fsum(asked) / n * exp(1.125), compute_interval_of_mean(
+            [gpus * dice.lognormvariate(0, 1.5) for gpus in asked]
+        )
 
     return one
 
@@ -46,7 +55,7 @@ def retries(n: int) -> Callable[[Random], tuple[float, Interval]]:
         asked = dice.choices(ASKED, SHARES, k=n)
         hours = [dice.lognormvariate(1, 1.5) if dice.random() < 0.7 else -dice.lognormvariate(0, 1.5) for _ in asked]
         true = fsum(asked) / n * (0.7 * exp(1 + 1.125) - 0.3 * exp(1.125))
-        return true, of_mean([gpus * hour for gpus, hour in zip(asked, hours, strict=True)])
+        return true, compute_interval_of_mean([gpus * hour for gpus, hour in zip(asked, hours, strict=True)])
 
     return one
 
@@ -54,12 +63,12 @@ def retries(n: int) -> Callable[[Random], tuple[float, Interval]]:
 @pytest.mark.parametrize(
     ("interval", "measured"),
     [
-        (lambda dice: (5.0, of_mean([dice.gauss(5, 1) for _ in range(20)])), 0.970),
-        (lambda dice: (1.0, of_mean([dice.expovariate(1) for _ in range(20)])), 0.935),
+        (lambda dice: (5.0, compute_interval_of_mean([dice.gauss(5, 1) for _ in range(20)])), 0.970),
+        (lambda dice: (1.0, compute_interval_of_mean([dice.expovariate(1) for _ in range(20)])), 0.935),
         (lognormal(1.0, 20), 0.955),
         (lognormal(2.0, 20), 0.961),  # bootstrapped t: 0.82
         (lognormal(2.0, 50), 0.953),
-        (lambda dice: (fsum(GPUS) / len(GPUS), of_mean(dice.choices(GPUS, k=20))), 0.933),  # 0.84
+        (lambda dice: (fsum(GPUS) / len(GPUS), compute_interval_of_mean(dice.choices(GPUS, k=20))), 0.933),  # 0.84
         (gpu_hours(20), 0.956),  # 0.88
         (gpu_hours(100), 0.945),
         (retries(20), 0.975),  # 0.78
@@ -86,7 +95,7 @@ def experiment(dice: Random) -> tuple[float, Interval]:
         for lot in range(lots):
             hours = dice.choices(ASKED, SHARES)[0] * dice.lognormvariate(0, 1.5) if dice.random() < fails else 0.0
             drawn += [Drawn(f"{name}{lot}", name == "h", 3600 * hours, 0.0)] * 2
-    found = holdout(Figures(since=0, until=1, drawn=drawn))
+    found = compute_holdout(Figures(since=0, until=1, drawn=drawn))
     mean = fsum(gpus * share for gpus, share in zip(ASKED, SHARES, strict=True)) / fsum(SHARES) * exp(1.125)
     assert found.low is not None and found.high is not None
     return 0.2 * mean, (found.low, found.high)
@@ -116,33 +125,33 @@ def test_medians_are_covered_whatever_the_cases_are_distributed_like() -> None:
     true, hits = log(2), 0
     for seed in range(400):
         dice = Random(seed)
-        low, high = of_median(sorted(dice.expovariate(1) for _ in range(20)))
+        low, high = compute_interval_of_median(sorted(dice.expovariate(1) for _ in range(20)))
         hits += low <= true <= high
     assert hits / 400 >= 0.94
 
 
 def test_equal_cases_have_no_doubt() -> None:
-    assert of_mean([3.0] * 20) == (3.0, 3.0)
-    assert of_median([3] * 20) == (3, 3)
+    assert compute_interval_of_mean([3.0] * 20) == (3.0, 3.0)
+    assert compute_interval_of_median([3] * 20) == (3, 3)
 
 
 def test_what_is_never_negative_has_no_negative_mean_and_losses_turn_it_round() -> None:
     values = [*([1.0] * 19), 87.0]
-    low, high = of_mean(values)
+    low, high = compute_interval_of_mean(values)
     assert low == 0.0 < high
-    assert of_mean([-value for value in values]) == (-high, -0.0)
+    assert compute_interval_of_mean([-value for value in values]) == (-high, -0.0)
 
 
 def test_few_losses_among_gains_widen_it_downwards_by_what_they_weigh() -> None:
     gains = [1.0, 2.0, 4.0, 8.0] * 5
-    alone, mixed = around(3.0, 1.0, gains), around(3.0, 1.0, [*gains, -1.0])
+    alone, mixed = compute_interval_around(3.0, 1.0, gains), compute_interval_around(3.0, 1.0, [*gains, -1.0])
     assert mixed[0] < alone[0] and mixed[1] < alone[1]
     assert mixed[0] == pytest.approx(alone[0], abs=0.2)
 
 
 def test_independent_doubts_add_in_squares() -> None:
     assert put_together(10.0, [(4.0, (1.0, 8.0)), (6.0, (2.0, 9.0))]) == (5.0, 15.0)
-    assert scaled((1.0, 4.0), -2.0) == (-8.0, -2.0)
+    assert scale_interval((1.0, 4.0), -2.0) == (-8.0, -2.0)
 
 
 def test_the_experiment_holds_the_truth() -> None:

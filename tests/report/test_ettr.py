@@ -9,7 +9,7 @@ import pytest
 from slurmwrap.model.evidence import Diagnosis, RunKey
 from slurmwrap.model.measurement import Measurement
 from slurmwrap.model.run import JobRun
-from slurmwrap.report.ettr import counted
+from slurmwrap.report.ettr import compute_ettr
 from slurmwrap.report.night_report import Counted
 
 
@@ -37,7 +37,7 @@ def run(
 
 
 def told(*runs: JobRun) -> Counted:
-    return counted(runs, since=0.0, until=1000.0)
+    return compute_ettr(runs, since=0.0, until=1000.0)
 
 
 FAILED = run(10, 110, 50, saved=40)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmwrap.model.hostlist import expand
-from slurmwrap.report.fold_rows import alike, fold_jobs, fold_names, label, ranges, without_empty
+from slurmwrap.report.fold_rows import drop_empty_columns, fold_jobs, fold_names, format_ranges, group_alike, label
 
 
 @pytest.mark.parametrize(
@@ -36,8 +36,8 @@ def test_a_folded_name_is_read_back_by_slurms_own_grammar(numbers: set[int], wid
 
 
 def test_ranges_keep_widths() -> None:
-    assert ranges(["3", "1", "2", "7"]) == "1-3,7"
-    assert ranges(["08", "09", "10", "10"]) == "08-10"
+    assert format_ranges(["3", "1", "2", "7"]) == "1-3,7"
+    assert format_ranges(["08", "09", "10", "10"]) == "08-10"
 
 
 def test_jobs_are_written_as_slurm_does() -> None:
@@ -48,5 +48,5 @@ def test_jobs_are_written_as_slurm_does() -> None:
 
 
 def test_groups_stand_in_the_order_of_their_first() -> None:
-    assert alike(["b1", "a1", "b2"], lambda text: text[0]) == (("b1", "b2"), ("a1",))
-    assert without_empty(["a", "b", "c"], [["1", "", "x"], ["2", "", ""]]) == (["a", "c"], [["1", "x"], ["2", ""]])
+    assert group_alike(["b1", "a1", "b2"], lambda text: text[0]) == (("b1", "b2"), ("a1",))
+    assert drop_empty_columns(["a", "b", "c"], [["1", "", "x"], ["2", "", ""]]) == (["a", "c"], [["1", "x"], ["2", ""]])

@@ -8,7 +8,7 @@ import nights
 import pytest
 
 from slurmwrap.model.blocked_input import BlockedInput
-from slurmwrap.report.headline import page_of, verdict
+from slurmwrap.report.headline import build_page, make_night_verdict
 from slurmwrap.report.night_report import Blocked, Headline, IncidentRow, NightReport, Saving
 from slurmwrap.report.report_page import Figure, NightVerdict, TableRow
 
@@ -48,25 +48,25 @@ def calm(**changes: object) -> NightReport:
     ],
 )
 def test_the_verdict_is_one_sentence_and_a_word(report: NightReport, said: NightVerdict) -> None:
-    assert verdict(report) == said
+    assert make_night_verdict(report) == said
 
 
 def test_a_larger_share_than_before_is_watched_and_a_smaller_one_is_not() -> None:
     worse = Headline(attempts=9, gpu_hours=100.0, failed_attempts=2, failed_gpu_hours=5.0)
     better = replace(worse, failed_gpu_hours=2.0)
-    assert verdict(calm(headline=worse, before=better)) == NightVerdict(
+    assert make_night_verdict(calm(headline=worse, before=better)) == NightVerdict(
         word="watch", sentence="5.0 % of 100.0 GPU-hours went into failed runs, up from 2.0 %."
     )
-    assert verdict(calm(headline=better, before=worse)).word == "quiet"
-    assert "as in the period before" in verdict(calm(headline=worse, before=worse)).sentence
+    assert make_night_verdict(calm(headline=better, before=worse)).word == "quiet"
+    assert "as in the period before" in make_night_verdict(calm(headline=worse, before=worse)).sentence
 
 
 def test_the_verdict_holds_nothing_that_a_user_chose() -> None:
-    assert verdict(nights.hostile()) == verdict(nights.full())
+    assert make_night_verdict(nights.hostile()) == make_night_verdict(nights.full())
 
 
 def test_the_figures_of_a_full_night() -> None:
-    assert page_of(nights.full()).figures == (
+    assert build_page(nights.full()).figures == (
         Figure(key="jobs", label="jobs ended", value="1,498", detail="1,602 runs of 74 users; 1,120 calls of gsub",
                change="+9 % from 1,377", number=1498, before=1377),
         Figure(key="gpu-hours", label="GPU-hours held", value="11,840", change="+9 % from 10,911",
@@ -87,19 +87,19 @@ def test_the_figures_of_a_full_night() -> None:
 
 def test_what_could_not_be_estimated_is_never_a_number() -> None:
     unknown = Saving(what="prerun", formula="prerun-1", gpu_hours=None, n=3, needed=20)
-    (saved,) = [one for one in page_of(calm(savings=(unknown,))).figures if one.key == "saved"]
+    (saved,) = [one for one in build_page(calm(savings=(unknown,))).figures if one.key == "saved"]
     assert (saved.value, saved.detail, saved.tone) == ("not estimated", "0 of 1 means estimated", "")
 
 
 def test_pre_runs_that_cost_more_than_they_saved_are_called_that() -> None:
     cost = Saving(what="prerun", formula="prerun-1", gpu_hours=-136.4, low=-140.5, high=-129.2, n=846, needed=20)
-    (saved,) = [one for one in page_of(calm(savings=(cost,))).figures if one.key == "saved"]
+    (saved,) = [one for one in build_page(calm(savings=(cost,))).figures if one.key == "saved"]
     assert (saved.value, saved.tone) == ("−136.4", "bad")
     assert saved.detail == "they cost more, by the formulas; 95 %: −140.5 to −129.2; 1 of 1 means estimated"
 
 
 def test_sections_without_anything_are_left_out_and_two_are_said_in_a_line() -> None:
-    sections = page_of(calm()).sections
+    sections = build_page(calm()).sections
     assert [(one.key, one.empty) for one in sections] == [
         ("failed", "No run failed."),
         ("nodes", "No node is under suspicion, and none is drained by us."),
@@ -108,7 +108,7 @@ def test_sections_without_anything_are_left_out_and_two_are_said_in_a_line() -> 
 
 
 def test_every_section_of_a_full_night_is_there() -> None:
-    page = page_of(nights.full())
+    page = build_page(nights.full())
     assert [(one.key, [table.key for table in one.tables]) for one in page.sections] == [
         ("failed", ["categories", "incidents", "repeated_jobs", "repeated_users", "repeated_inputs"]),
         ("saved", ["savings", "retried", "caught"]),
@@ -125,12 +125,12 @@ def test_every_section_of_a_full_night_is_there() -> None:
 
 
 def test_one_users_report_says_whose_it_is() -> None:
-    page = page_of(replace(calm(), user="ada"))
+    page = build_page(replace(calm(), user="ada"))
     assert (page.title, page.whose) == ("Report for ada", "cluster aurora")
 
 
 def test_a_users_own_report_has_what_a_user_can_do_and_never_repeats_their_name() -> None:
-    page = page_of(nights.own())
+    page = build_page(nights.own())
     assert [(one.key, [table.key for table in one.tables]) for one in page.sections] == [
         ("failed", ["categories", "incidents", "repeated_jobs", "repeated_inputs"]),
         ("usage", ["usage"]),
@@ -147,12 +147,12 @@ def test_a_users_own_report_has_what_a_user_can_do_and_never_repeats_their_name(
     assert page.figures[0].detail == "1,602 runs; 1,120 calls of gsub"
     assert page.verdict.word == "act"
     kept = tuple(one for one in nights.own().to_do if one.advice)
-    assert page_of(replace(nights.own(), to_do=kept)).verdict.word == "watch"  # less would do: nothing is wrong
+    assert build_page(replace(nights.own(), to_do=kept)).verdict.word == "watch"  # less would do: nothing is wrong
 
 
 def test_one_user_of_a_site_has_the_sites_sections_without_the_name() -> None:
     keys = {
-        one.key: [table.key for table in one.tables] for one in page_of(replace(nights.full(), user="ada")).sections
+        one.key: [table.key for table in one.tables] for one in build_page(replace(nights.full(), user="ada")).sections
     }
     assert "users" not in keys and keys["nodes"] == ["suspects", "lemons", "drains"]
 
@@ -166,7 +166,7 @@ def test_inputs_that_are_blocked_alike_are_one_row_and_stay_apart_in_csv() -> No
         )
         for i in range(5)
     )
-    (section,) = [one for one in page_of(calm(blocked=blocked)).sections if one.key == "inputs"]
+    (section,) = [one for one in build_page(calm(blocked=blocked)).sections if one.key == "inputs"]
     (table,) = section.tables
     assert table.rows == (
         TableRow(("/d/4", 2, "ada", 4.0, "new", None), more="it does not exist"),

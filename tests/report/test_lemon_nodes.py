@@ -5,7 +5,7 @@ from __future__ import annotations
 from slurmwrap.config import Nodes
 from slurmwrap.model.run import StrikeRecord
 from slurmwrap.policy.node_history import Exposure, NodeHistory
-from slurmwrap.report.lemon_nodes import lemons, to_drain
+from slurmwrap.report.lemon_nodes import list_lemons, list_nodes_to_drain
 from slurmwrap.report.night_report import ToDo
 
 NOW = 1_795_240_800.0
@@ -23,19 +23,21 @@ def history(**jobs: list[tuple[int, int]]) -> NodeHistory:
 
 
 def test_a_suspect_says_what_it_lacks_to_be_a_lemon() -> None:
-    rows = lemons(history(n1=[(n, 7) for n in range(1, 9)]), Nodes(), (), now=NOW)
+    rows = list_lemons(history(n1=[(n, 7) for n in range(1, 9)]), Nodes(), (), now=NOW)
     assert [(row.nodes, row.status, row.why) for row in rows] == [
         (("n1",), "suspect", "no lemon yet: 1 of 2 users that it must have struck")
     ]
-    assert to_drain(rows, set()) == ()
+    assert list_nodes_to_drain(rows, set()) == ()
 
 
 def test_a_lemon_in_service_is_something_to_do() -> None:
     found = history(n1=[(n, n) for n in range(1, 9)], n2=[(n, n) for n in range(20, 28)])
-    (row,) = lemons(found, Nodes(), (), now=NOW)
+    (row,) = list_lemons(found, Nodes(), (), now=NOW)
     reason = f"slurmwrap: lemon, {row.ratio:.1f} times the rate of the fleet, 8 jobs"
     assert row.command == f"scontrol update NodeName='n[1-2]' State=DRAIN Reason='{reason}'"
     why = f"lemon: {row.ratio:.1f} times the fleet's rate; 8 jobs of 8 users were struck"
-    assert to_drain((row,), {"n1"}) == (ToDo(why=why, command=row.command),)
-    assert to_drain((row,), {"n1", "n2"}) == ()  # these have a line of their own
-    assert to_drain(lemons(found, Nodes(), ("n1", "n2"), now=NOW), set()) == ()  # out of service already
+    assert list_nodes_to_drain((row,), {"n1"}) == (ToDo(why=why, command=row.command),)
+    assert list_nodes_to_drain((row,), {"n1", "n2"}) == ()  # these have a line of their own
+    assert (
+        list_nodes_to_drain(list_lemons(found, Nodes(), ("n1", "n2"), now=NOW), set()) == ()
+    )  # out of service already

@@ -13,7 +13,7 @@ from slurmwrap.model.evidence import Diagnosis, RunKey
 from slurmwrap.model.measurement import Measurement
 from slurmwrap.model.run import JobRun
 from slurmwrap.model.submission import Submission
-from slurmwrap.report.locality_pairs import Pair, pairs
+from slurmwrap.report.locality_pairs import Pair, find_pairs
 from slurmwrap.report.night_report import Saving
 from slurmwrap.report.report_inputs import Paced
 
@@ -133,7 +133,7 @@ def paced(nodes: tuple[str, ...], ended: float, *, placed: bool = False, work: s
 def test_each_has_the_farther_run_that_ended_nearest_to_it() -> None:
     first, second = paced(NEAR, 10.0, placed=True, speed=3.0), paced(NEAR, 20.0, placed=True)
     early, late, last = (paced(FAR, ended, speed=2.0) for ended in (4.0, 12.0, 90.0))
-    assert pairs([late, second, early, last, first], SWITCHES) == [Pair(first, late), Pair(second, early)]
+    assert find_pairs([late, second, early, last, first], SWITCHES) == [Pair(first, late), Pair(second, early)]
     assert Pair(first, late).gpu_hours == pytest.approx(0.5)
 
 
@@ -149,14 +149,14 @@ def test_each_has_the_farther_run_that_ended_nearest_to_it() -> None:
     ],
 )
 def test_closer_is_one_node_then_one_switch(close: tuple[str, ...], apart: tuple[str, ...], expected: int) -> None:
-    assert len(pairs([paced(close, 1.0, placed=True), paced(apart, 2.0)], SWITCHES)) == expected
+    assert len(find_pairs([paced(close, 1.0, placed=True), paced(apart, 2.0)], SWITCHES)) == expected
 
 
 def test_other_work_is_no_counterpart_nor_is_a_run_that_nobody_placed() -> None:
-    assert pairs([paced(NEAR, 1.0, placed=True), paced(FAR, 2.0, work="b")], SWITCHES) == []
-    assert pairs([paced(NEAR, 1.0), paced(FAR, 2.0)], SWITCHES) == []
+    assert find_pairs([paced(NEAR, 1.0, placed=True), paced(FAR, 2.0, work="b")], SWITCHES) == []
+    assert find_pairs([paced(NEAR, 1.0), paced(FAR, 2.0)], SWITCHES) == []
 
 
 def test_one_far_run_serves_one_near_run() -> None:
     near = [paced(NEAR, float(n), placed=True) for n in range(5)]
-    assert len(pairs([*near, paced(FAR, 2.0)], SWITCHES)) == 1
+    assert len(find_pairs([*near, paced(FAR, 2.0)], SWITCHES)) == 1

@@ -10,11 +10,11 @@ from night_figures import night_of
 from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.run import ActionRecord, JobRun, QueueDelay
 from slurmwrap.model.submission import Submission
-from slurmwrap.report.headline import page_of
-from slurmwrap.report.job_report.job_report_text import tell
-from slurmwrap.report.job_report.timeline import story_of
+from slurmwrap.report.headline import build_page
+from slurmwrap.report.job_report.job_report_text import format_job_report
+from slurmwrap.report.job_report.timeline import build_timeline
 from slurmwrap.report.night_report import Queueing, WaitedLongest
-from slurmwrap.report.queue_wait import queueing, waited_line
+from slurmwrap.report.queue_wait import compute_queueing, format_wait
 from slurmwrap.report.report_text import render
 
 KEY = RunKey(cluster="lab", job_id=81, submit_time=100)
@@ -27,29 +27,29 @@ ASKED = Submission(cluster="lab", job_id=81, uid=1, user="ada", at=100.0)
 
 def test_why_says_in_one_line_what_a_job_waited_for() -> None:
     assert (
-        waited_line(DELAY)
+        format_wait(DELAY)
         == "Waited 12 min: 4 min for its turn (fair share), 8 min for GPUs that were scattered (fragmentation)."
     )
-    assert waited_line(replace(DELAY, fair_share_s=0, unknown_s=60, over=False)) == (
+    assert format_wait(replace(DELAY, fair_share_s=0, unknown_s=60, over=False)) == (
         "Waited 9 min so far: 8 min for GPUs that were scattered (fragmentation), 60 s not known."
     )
-    assert waited_line(replace(DELAY, fair_share_s=0, fragmentation_s=0)) == "Waited 0 s."
+    assert format_wait(replace(DELAY, fair_share_s=0, fragmentation_s=0)) == "Waited 0 s."
 
 
 def test_why_shows_it_with_its_run_and_for_a_job_that_waits_still() -> None:
     line = "  Waited 12 min: 4 min for its turn (fair share), 8 min for GPUs that were"
     run = JobRun(attempt=KEY, address="81", state="COMPLETED", start_time=820, end_time=900, waited=DELAY)
-    assert line in tell(story_of("81", [ASKED], [], [run], [])).splitlines()
+    assert line in format_job_report(build_timeline("81", [ASKED], [], [run], [])).splitlines()
     begun = replace(run, state="", end_time=None, waited=None)
-    assert line in tell(story_of("81", [ASKED], [], [begun], [], [DELAY])).splitlines()
-    assert line in tell(story_of("81", [ASKED], [], [], [], [DELAY])).splitlines()
+    assert line in format_job_report(build_timeline("81", [ASKED], [], [begun], [], [DELAY])).splitlines()
+    assert line in format_job_report(build_timeline("81", [ASKED], [], [], [], [DELAY])).splitlines()
     other = replace(DELAY, address="82", attempt=replace(KEY, job_id=82))
-    assert story_of("81", [ASKED], [], [], [], [other]).delays == ()
+    assert build_timeline("81", [ASKED], [], [], [], [other]).delays == ()
 
 
 def test_what_was_advised_while_a_job_waited_is_no_way_to_run_it_again() -> None:
     from slurmwrap.model.evidence import Diagnosis
-    from slurmwrap.report.job_report.next_step import next_step
+    from slurmwrap.report.job_report.next_step import find_next_step
 
     bug = Diagnosis(category="traceback_from_crash", domain="U", decision="stop", confidence=1, signature="s")
     run = JobRun(attempt=KEY, address="81", state="FAILED", start_time=9, end_time=10, diagnosis=bug, decision="stop")
@@ -57,7 +57,9 @@ def test_what_was_advised_while_a_job_waited_is_no_way_to_run_it_again() -> None
         action_id=1, attempt=KEY, rule="relax", mode="advise", verb="update job", target="81", key="ExcNodeList",
         value="", because="", intended_at=1.0,
     )  # fmt: skip
-    assert next_step(story_of("81", [ASKED], [], [run], [advised])) == next_step(story_of("81", [ASKED], [], [run], []))
+    assert find_next_step(build_timeline("81", [ASKED], [], [run], [advised])) == find_next_step(
+        build_timeline("81", [ASKED], [], [run], [])
+    )
 
 
 def test_the_report_has_mean_p95_gpu_hours_and_who_waited_longest() -> None:
@@ -65,7 +67,7 @@ def test_the_report_has_mean_p95_gpu_hours_and_who_waited_longest() -> None:
         replace(DELAY, attempt=replace(KEY, job_id=n), address=str(n), gpus=1, fair_share_s=0.0, fragmentation_s=60.0)
         for n in range(100, 119)
     ]
-    found = queueing([*short, DELAY], since=800.0, until=900.0)
+    found = compute_queueing([*short, DELAY], since=800.0, until=900.0)
     assert found == Queueing(
         runs=20,
         fair_share_mean_s=12.0,
@@ -85,7 +87,7 @@ def test_the_report_has_mean_p95_gpu_hours_and_who_waited_longest() -> None:
 
 def test_the_page_shows_it() -> None:
     page = night_of(delays=(DELAY,), since=0.0, until=900.0)
-    _, _, section = render(page_of(page, UTC)).partition("WAITING AND LOCALITY\n")
+    _, _, section = render(build_page(page, UTC)).partition("WAITING AND LOCALITY\n")
     assert [" ".join(line.split()) for line in section.splitlines()] == [
         "1 run of gsub's jobs waited, 0.80 GPU-hours together.",
         "",
@@ -101,6 +103,8 @@ def test_the_page_shows_it() -> None:
 
 
 def test_what_was_over_before_or_began_after_is_not_counted() -> None:
-    assert queueing([DELAY], since=821.0, until=900.0) == Queueing()
-    assert queueing([DELAY], since=10.0, until=100.0) == Queueing()
-    assert queueing([replace(DELAY, fair_share_s=0.0, fragmentation_s=0.0)], since=0.0, until=900.0) == Queueing()
+    assert compute_queueing([DELAY], since=821.0, until=900.0) == Queueing()
+    assert compute_queueing([DELAY], since=10.0, until=100.0) == Queueing()
+    assert (
+        compute_queueing([replace(DELAY, fair_share_s=0.0, fragmentation_s=0.0)], since=0.0, until=900.0) == Queueing()
+    )

@@ -13,7 +13,7 @@ import nights
 import pytest
 
 from slurmwrap.report import report_html
-from slurmwrap.report.headline import page_of
+from slurmwrap.report.headline import build_page
 from slurmwrap.report.night_report import NightReport, ShareRow
 from slurmwrap.report.report_page import Column, ReportTable
 from slurmwrap.report.report_plots import draw
@@ -64,11 +64,11 @@ def drawn(make: Callable[[], NightReport]) -> dict[str, str] | None:
 
 @cache
 def page(make: Callable[[], NightReport]) -> str:
-    return report_html.render(page_of(make()), drawn(make), made_by="slurmwrap 1")
+    return report_html.render(build_page(make()), drawn(make), made_by="slurmwrap 1")
 
 
 def mail(make: Callable[[], NightReport]) -> str:
-    return report_html.mail(page_of(make()), made_by="slurmwrap 1")
+    return report_html.mail(build_page(make()), made_by="slurmwrap 1")
 
 
 def long_names() -> NightReport:
@@ -114,26 +114,32 @@ def test_rows_beyond_the_limit_open_at_a_click_and_beyond_those_are_counted() ->
                  cancelled_attempts=0) for i in range(100)
     )  # fmt: skip
     report = replace(nights.full(), users=rows)
-    text = report_html.render(page_of(report), {}, made_by="slurmwrap 1")
+    text = report_html.render(build_page(report), {}, made_by="slurmwrap 1")
     assert "<summary>60 more</summary>" in text
     assert "and 30 more: slurmwrap report --format csv" in text
     assert [name for name in (f"user{i:03}" for i in range(100)) if name in text] == [f"user{i:03}" for i in range(70)]
 
 
 def test_without_matplotlib_the_page_says_so() -> None:
-    text = report_html.render(page_of(nights.full()), None, made_by="slurmwrap 1")
+    text = report_html.render(build_page(nights.full()), None, made_by="slurmwrap 1")
     assert "Drawings are left out: matplotlib is not installed here" in text
     assert Read(text).elements["svg"] == 0
 
 
 def test_heads_above_heads_span_their_columns() -> None:
     columns = (Column(key="a", head="a"), Column(key="b", head="b", group="g"), Column(key="c", head="c", group="g"))
-    assert report_html.groups(ReportTable(key="t", title="t", columns=columns, rows=())) == (("", 1), ("g", 2))
-    assert report_html.groups(ReportTable(key="t", title="t", columns=columns[:1], rows=())) == ()
+    assert report_html.list_column_groups(ReportTable(key="t", title="t", columns=columns, rows=())) == (
+        ("", 1),
+        ("g", 2),
+    )
+    assert report_html.list_column_groups(ReportTable(key="t", title="t", columns=columns[:1], rows=())) == ()
 
 
 def test_a_number_keeps_its_unit() -> None:
-    assert report_html.tied("15.1 % of 11 GPU-hours in 3 min") == "15.1\xa0% of 11\xa0GPU-hours in 3\xa0min"
+    assert (
+        report_html.join_number_and_unit("15.1 % of 11 GPU-hours in 3 min")
+        == "15.1\xa0% of 11\xa0GPU-hours in 3\xa0min"
+    )
 
 
 def test_every_colour_of_a_drawing_is_one_of_the_pages() -> None:

@@ -14,14 +14,14 @@ import pytest
 
 from slurmwrap.cli.terminal import paint
 from slurmwrap.model.blocked_input import BlockedInput
-from slurmwrap.report.headline import page_of
+from slurmwrap.report.headline import build_page
 from slurmwrap.report.night_report import Blocked, Counted, Estimate, NightReport
 from slurmwrap.report.report_text import render
 from slurmwrap.report.text_format import visible, width
 
 
 def page(report: NightReport, zone: Any = UTC) -> str:
-    return render(page_of(report, zone))
+    return render(build_page(report, zone))
 
 
 def golden(path: Path, text: str) -> str:
@@ -91,6 +91,6 @@ def test_effective_training_time_is_told_where_jobs_counted_steps() -> None:
 
 
 def test_colour_changes_nothing_but_the_colour() -> None:
-    painted = render(page_of(nights.full()), paint)
+    painted = render(build_page(nights.full()), paint)
     assert "\033[1mWHAT TO DO\033[0m" in painted
     assert re.sub("\033\\[[0-9]+m", "", painted) == page(nights.full())

@@ -9,9 +9,9 @@ import pytest
 
 from slurmwrap.model.measurement import CurvePoint
 from slurmwrap.report import savings
-from slurmwrap.report.false_decisions import missed, retries, wrong
+from slurmwrap.report.false_decisions import count_false_decisions, count_retries, is_missed
 from slurmwrap.report.formulas import BY_ID, FORMULAS
-from slurmwrap.report.holdout_figures import holdout
+from slurmwrap.report.holdout_figures import compute_holdout
 from slurmwrap.report.night_report import Retries, Wrong
 from slurmwrap.report.report_inputs import Caught, Drawn, Figures, Passed, RetriedRun, TunedRun
 from slurmwrap.report.skewed_interval import reach
@@ -26,7 +26,7 @@ def stopped(category: str, gpus: int) -> Caught:
 def test_pre_runs_save_gpus_times_median_less_their_own_time() -> None:
     cases = [stopped("gpu_oom", 8)] * 15 + [stopped("import_error", 4)] * 10
     lasted = {"gpu_oom": [1800] * 10 + [3600] * 11, "import_error": [60] * 5}  # the latter's is the median of all: 1 h
-    found = savings.prerun(cases, lasted, 7200.0)
+    found = savings.estimate_prerun_saving(cases, lasted, 7200.0)
     assert found.gpu_hours == pytest.approx(15 * 8 * 1.0 + 10 * 4 * (1800 / 3600) - 2)
     assert (found.n, found.spared) == (25, True)
     # Ranks 6 and 16 of 21, 8 and 19 of 26: half an hour and an hour. 120 GPUs may have lost 60, 40 may have gained 20.
@@ -36,10 +36,10 @@ def test_pre_runs_save_gpus_times_median_less_their_own_time() -> None:
 def test_below_twenty_cases_nothing_is_estimated() -> None:
     lasted = {"gpu_oom": [3600] * 50}
     for cases, of in (([stopped("gpu_oom", 8)] * 19, lasted), ([stopped("gpu_oom", 8)] * 50, {"gpu_oom": [1] * 19})):
-        found = savings.prerun(cases, of, 0.0)
+        found = savings.estimate_prerun_saving(cases, of, 0.0)
         assert (found.gpu_hours, found.low, found.high, found.n) == (None, None, None, 19)
     assert savings.retry([RetriedRun("success", "gpu_oom", 3600.0)] * 19).gpu_hours is None
-    assert savings.tuning([TunedRun(3600.0, 2, 4, CURVE)] * 19).gpu_hours is None
+    assert savings.estimate_tuning_saving([TunedRun(3600.0, 2, 4, CURVE)] * 19).gpu_hours is None
 
 
 def test_retries_count_what_they_finished_less_what_they_burnt() -> None:
@@ -55,14 +55,26 @@ def test_tuning_counts_what_the_measured_curve_says() -> None:
         TunedRun(3600.0, 8, 6, CURVE),
         TunedRun(3600.0, 16, 8, CURVE),
     )
-    found = savings.tuning([faster] * 15 + [slower] * 5 + [beyond] * 9)
+    found = savings.estimate_tuning_saving([faster] * 15 + [slower] * 5 + [beyond] * 9)
     assert found.gpu_hours == pytest.approx(15 * (20 / 10 - 1) + 5 * (18 / 20 - 1))
     assert found.n == 20
 
 
 def test_a_curve_says_nothing_beyond_its_points() -> None:
-    assert [savings.speed(CURVE, cpus) for cpus in (1, 2, 3, 4, 6, 8, 9)] == [None, 10.0, 13.0, 16.0, 18.0, 20.0, None]
-    assert (savings.speed((), 1), savings.speed(CURVE[:1], 2), savings.speed(CURVE[:1], 3)) == (None, 10.0, None)
+    assert [savings.interpolate_speed(CURVE, cpus) for cpus in (1, 2, 3, 4, 6, 8, 9)] == [
+        None,
+        10.0,
+        13.0,
+        16.0,
+        18.0,
+        20.0,
+        None,
+    ]
+    assert (
+        savings.interpolate_speed((), 1),
+        savings.interpolate_speed(CURVE[:1], 2),
+        savings.interpolate_speed(CURVE[:1], 3),
+    ) == (None, 10.0, None)
 
 
 def test_what_we_got_wrong_stands_beside_how_often_we_spoke() -> None:
@@ -75,7 +87,7 @@ def test_what_we_got_wrong_stands_beside_how_often_we_spoke() -> None:
     ]
     passed = [Passed(30.0, "import_error", 20.0), Passed(30.0, "success", 20.0)]
     figures = Figures(since=0, until=1, again=again, passed=passed, refused=5, refused_falsely=1)
-    assert wrong(figures) == Wrong(
+    assert count_false_decisions(figures) == Wrong(
         retries=3,
         retries_failed_again=1,
         preruns_passed=2,
@@ -83,7 +95,7 @@ def test_what_we_got_wrong_stands_beside_how_often_we_spoke() -> None:
         refusals=5,
         false_refusals=1,
     )
-    assert retries(again) == Retries(jobs=5, completed=1, failed_again=2, cancelled=1, unfinished=1)
+    assert count_retries(again) == Retries(jobs=5, completed=1, failed_again=2, cancelled=1, unfinished=1)
 
 
 @pytest.mark.parametrize(
@@ -97,14 +109,14 @@ def test_what_we_got_wrong_stands_beside_how_often_we_spoke() -> None:
     ],
 )
 def test_a_pre_run_missed_only_what_it_could_have_seen(category: str, run_s: float, expected: bool) -> None:
-    assert missed(Passed(30.0, category, run_s)) is expected
+    assert is_missed(Passed(30.0, category, run_s)) is expected
 
 
 def test_the_experiment_compares_draws_not_jobs() -> None:
     held = [Drawn(f"h{n // 2}", True, 3600.0 * (n % 4), 0.0) for n in range(60)]  # 30 draws of two jobs
     control = [Drawn(f"c{n}", False, 3600.0 * (n % 2), 360.0) for n in range(50)]
     figures = Figures(since=0, until=1, drawn=[*held, *control], holdout=0.05)
-    found = holdout(figures)
+    found = compute_holdout(figures)
     assert (found.held_out, found.control, found.share) == (60, 50, 0.05)
     assert found.held_out_waste == pytest.approx(1.5)
     assert found.control_waste == pytest.approx(0.5 + 0.1)
@@ -115,8 +127,8 @@ def test_the_experiment_compares_draws_not_jobs() -> None:
     assert found.low == pytest.approx(0.9 - hypot(down * error, other_up * other_error))
     assert found.high == pytest.approx(0.9 + hypot(up * error, other_down * other_error))
     sound = [one for one in control if not one.waste_gpu_s] * 9  # draws without a failure are no cases
-    assert holdout(Figures(since=0, until=1, drawn=[*held, *sound])).difference is None
-    few = holdout(Figures(since=0, until=1, drawn=[*held[:38], *control]))
+    assert compute_holdout(Figures(since=0, until=1, drawn=[*held, *sound])).difference is None
+    few = compute_holdout(Figures(since=0, until=1, drawn=[*held[:38], *control]))
     assert (few.held_out, few.difference, few.low, few.high) == (38, None, None, None)
     assert few.held_out_waste == pytest.approx(fmean([n % 4 for n in range(38)]))
 

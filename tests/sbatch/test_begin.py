@@ -4,7 +4,7 @@ from datetime import datetime
 
 import pytest
 
-from slurmwrap.sbatch.begin import begin_time, later_begin
+from slurmwrap.sbatch.begin import parse_begin_time, select_later_begin
 
 NOW = datetime(2026, 11, 21, 14, 30, 0).timestamp()
 
@@ -38,7 +38,7 @@ def at(*parts: int) -> float:
     ],
 )
 def test_begin_time_reads_the_forms_of_sbatch(text: str, expected: float | None) -> None:
-    assert begin_time(text, NOW) == expected
+    assert parse_begin_time(text, NOW) == expected
 
 
 @pytest.mark.parametrize(
@@ -53,4 +53,4 @@ def test_begin_time_reads_the_forms_of_sbatch(text: str, expected: float | None)
     ],
 )
 def test_the_later_of_grace_and_the_users_begin_holds_and_his_own_is_what_release_restores(user, expected) -> None:
-    assert later_begin(user, 600, NOW) == expected
+    assert select_later_begin(user, 600, NOW) == expected

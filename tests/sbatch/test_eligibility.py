@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from slurmwrap.sbatch.eligibility import can_share_dependency, corresponding_jobs, find_delay, prerun_dependency
+from slurmwrap.sbatch.eligibility import (
+    can_share_dependency,
+    find_delay,
+    list_corresponding_jobs,
+    make_prerun_dependency,
+)
 from slurmwrap.sbatch.parse import parse_request
 
 NOW = 1_800_000_000.0
@@ -48,10 +53,10 @@ def test_why_a_job_cannot_start_yet(words: list[str], option: str) -> None:
     ],
 )
 def test_the_pre_run_waits_for_what_its_job_waits_for(value: str, task: int | None, wanted: str) -> None:
-    assert prerun_dependency(value, task, {"7"}) == wanted
+    assert make_prerun_dependency(value, task, {"7"}) == wanted
 
 
 def test_what_a_pre_run_cannot_wait_for() -> None:
     values = ("singleton", "afterok:1,singleton", "expand:3", "", "afterok:1?afterany:2", "after:1+5")
     assert [can_share_dependency(value) for value in values] == [False, False, False, True, True, True]
-    assert corresponding_jobs("aftercorr:7:8,afterok:9?aftercorr:12_3") == ("7", "8")
+    assert list_corresponding_jobs("aftercorr:7:8,afterok:9?aftercorr:12_3") == ("7", "8")

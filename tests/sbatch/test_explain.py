@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.sbatch.explain import equivalent_script, explain
+from slurmwrap.sbatch.explain import explain, make_equivalent_script
 from slurmwrap.sbatch.parse import parse_request
 from slurmwrap.sbatch.request import BatchScript, JobRequest, OptionChange
 from slurmwrap.sbatch.rewrite import render
@@ -44,7 +44,7 @@ def job() -> tuple[JobRequest, BatchScript]:
 
 def test_the_rewritten_script_the_equivalent_of_a_dry_run_and_the_explanation_are_the_golden_files() -> None:
     assert job()[1].content == (DATA / "train.rewritten.sbatch").read_bytes()
-    assert equivalent_script(*job()) == (DATA / "train.dry-run.sbatch").read_bytes()
+    assert make_equivalent_script(*job()) == (DATA / "train.dry-run.sbatch").read_bytes()
     assert explain(*job(), colour=False) == (DATA / "train.explain.txt").read_text(encoding="utf-8")
 
 
@@ -95,6 +95,6 @@ def test_a_value_that_no_line_can_hold_is_said_in_a_comment() -> None:
     request = parse_request(
         ["--comment=a\nb", "a.sh"], environ={}, cwd="/", read_script=lambda _: b"#!/bin/sh", read_stdin=lambda: b""
     )
-    assert equivalent_script(request, render(request, [])) == (
+    assert make_equivalent_script(request, render(request, [])) == (
         b"#!/bin/sh\n# gsub: From the command line. It cannot be written in a script: '--comment=a\\nb'\n"
     )

@@ -16,12 +16,12 @@ from slurmwrap.sbatch.fast_passthrough import (
     LETTERS_WITH_VALUE,
     LONG_FLAGS,
     LONG_WITH_VALUE,
-    asks_for_nothing,
-    regular_file,
+    is_certain_passthrough,
+    read_regular_file,
 )
 from slurmwrap.sbatch.options import BY_LETTER, BY_NAME, NONE, OWN_BY_NAME
 from slurmwrap.sbatch.parse import parse_request
-from slurmwrap.sbatch.passthrough import passthrough_reason
+from slurmwrap.sbatch.passthrough import find_passthrough_reason
 from slurmwrap.sbatch.request import GsubOptions
 
 PLAIN = b"#!/bin/bash\n#SBATCH --mem=4G -c 2\nsrun python train.py --gpus 8\n"
@@ -29,7 +29,7 @@ ASKS = ("gres", "gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "tr
 
 
 def glance(*words: str, script: bytes | None = PLAIN, environ: dict[str, str] | None = None) -> bool:
-    return asks_for_nothing(words, environ or {}, {"a.sh": script}.get)
+    return is_certain_passthrough(words, environ or {}, {"a.sh": script}.get)
 
 
 # --- its tables are those of sbatch/options.py
@@ -131,7 +131,7 @@ def test_only_a_regular_file_is_read(tmp_path: Path) -> None:
 
     (tmp_path / "a.sh").write_bytes(PLAIN)
     os.mkfifo(tmp_path / "pipe")
-    found = [regular_file(str(tmp_path / name)) for name in ("a.sh", "pipe", "none", ".")]
+    found = [read_regular_file(str(tmp_path / name)) for name in ("a.sh", "pipe", "none", ".")]
     assert found == [PLAIN, None, None, None]
 
 
@@ -170,7 +170,7 @@ def _calls(draw: st.DrawFn) -> tuple[list[str], dict[str, str], bytes]:
 def test_what_is_waved_through_the_long_way_hands_over_as_it_came(call) -> None:
     words, environ, script = call
     files = {"/home/a/a.sh": script}
-    if not asks_for_nothing(words, environ, lambda name: files.get(f"/home/a/{name}")):
+    if not is_certain_passthrough(words, environ, lambda name: files.get(f"/home/a/{name}")):
         return
 
     def read(path: str) -> bytes:
@@ -189,4 +189,4 @@ def test_what_is_waved_through_the_long_way_hands_over_as_it_came(call) -> None:
         assert not (isinstance(error, UsageError) and error.hint)  # sbatch says it
         return
     assert request.own == GsubOptions()
-    assert passthrough_reason(request) is not None
+    assert find_passthrough_reason(request) is not None

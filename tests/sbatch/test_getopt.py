@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from slurmwrap.sbatch.getopt import BadOption, names_for, scan
+from slurmwrap.sbatch.getopt import BadOption, build_names, scan
 from slurmwrap.sbatch.options import REQUIRED, SbatchOption
 
 
 def options(*words: str, release=None) -> list[tuple[str, str | None]]:
-    return [(one.option, one.value) for one in scan(words, names_for(release)).given]
+    return [(one.option, one.value) for one in scan(words, build_names(release)).given]
 
 
 @pytest.mark.parametrize(
@@ -107,17 +107,17 @@ def test_with_an_unknown_release_22_05s_names_are_abbreviated_first_and_later_on
 
 
 def test_an_option_of_a_site_plugin_is_taken_like_sbatchs_own() -> None:
-    names = names_for(extra=[SbatchOption("container-image", "", REQUIRED)])
+    names = build_names(extra=[SbatchOption("container-image", "", REQUIRED)])
     assert [(o.option, o.value) for o in scan(["--container-im=torch"], names).given] == [("container-image", "torch")]
 
 
 def test_reading_ends_at_the_first_word_that_is_no_option() -> None:
-    found = scan(["-N2", "train.sh", "-c", "4"], names_for())
+    found = scan(["-N2", "train.sh", "-c", "4"], build_names())
     assert (found.rest, len(found.given)) == (1, 1)
 
 
 def test_the_place_of_a_value_is_kept() -> None:
-    attached, split, bundled = scan(["--gres=gpu:8", "-N", "2", "-HN2"], names_for()).given[:3]
+    attached, split, bundled = scan(["--gres=gpu:8", "-N", "2", "-HN2"], build_names()).given[:3]
     assert (attached.value_word, attached.value_at) == (0, 7)
     assert (split.value_word, split.value_at) == (2, 0)
     assert bundled.option == "hold"

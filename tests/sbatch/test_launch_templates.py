@@ -14,13 +14,13 @@ from slurmwrap.sbatch.command_line import split_command_line
 from slurmwrap.sbatch.launch_templates import (
     JobLayout,
     NodeKind,
+    build_template_variables,
     check_room,
-    context,
-    filled_in,
-    layout_of,
-    quoted,
-    summary,
-    words_of_submission,
+    compute_job_layout,
+    fill_in_value,
+    format_layout_summary,
+    list_submission_words,
+    quote_for_bash,
 )
 from slurmwrap.sbatch.options import SBATCH
 from slurmwrap.sbatch.parse import parse_request
@@ -36,13 +36,13 @@ def request(*words: str, environ: dict[str, str] | None = None):
 
 
 def laid(*words: str, tasks: str = "node", kinds=EIGHT, **environ: str) -> JobLayout:
-    return layout_of(request(*words, "train.py", environ=environ).shape, tasks, kinds)
+    return compute_job_layout(request(*words, "train.py", environ=environ).shape, tasks, kinds)
 
 
 def told(*words: str, tasks: str = "node", kinds=EIGHT, **environ: str) -> dict[str, Any]:
     asked = request(*words, environ=environ)
-    layout = layout_of(asked.shape, tasks, kinds)
-    return dict(context(split_command_line(words), asked, layout, "torchrun", tasks))
+    layout = compute_job_layout(asked.shape, tasks, kinds)
+    return dict(build_template_variables(split_command_line(words), asked, layout, "torchrun", tasks))
 
 
 @pytest.mark.parametrize(
@@ -183,9 +183,9 @@ def test_how_the_program_is_started(program: str, run: str) -> None:
 def test_the_call_that_submits_keeps_what_a_script_cannot_say() -> None:
     words = ["--template=srun", "-G16", "-p", "big", "--explain", "--prerun", "off", "--parsable", "-W", "train.py"]
     command = split_command_line(words)
-    assert words_of_submission(command, {}) == ["--explain", "--prerun=off", "--parsable", "--wait"]
+    assert list_submission_words(command, {}) == ["--explain", "--prerun=off", "--parsable", "--wait"]
     # a variable would win over the script's line, not over the command line's word
-    assert words_of_submission(command, {"SBATCH_PARTITION": "debug", "SBATCH_GPUS": "4"}) == [
+    assert list_submission_words(command, {"SBATCH_PARTITION": "debug", "SBATCH_GPUS": "4"}) == [
         "--gpus=16", "--partition=big", "--explain", "--prerun=off", "--parsable", "--wait",
     ]  # fmt: skip
 
@@ -204,7 +204,7 @@ def through_bash(line: str, **variables: str) -> list[str]:
 @settings(max_examples=settings.default.max_examples // 4)
 @given(words=st.lists(WORDS, min_size=1, max_size=4))
 def test_words_come_through_bash_unchanged(words: list[str]) -> None:
-    line = " ".join(quoted(word) for word in words)
+    line = " ".join(quote_for_bash(word) for word in words)
     assert through_bash(line) == words
     assert "\r" not in line
 
@@ -213,7 +213,7 @@ def test_words_come_through_bash_unchanged(words: list[str]) -> None:
 @given(word=WORDS, value=WORDS)
 def test_a_value_comes_through_bash_unchanged(word: str, value: str) -> None:
     text = f"{word}{{}}-{{}}"
-    assert through_bash(filled_in(text), value=value) == [text.replace("{}", value)]
+    assert through_bash(fill_in_value(text), value=value) == [text.replace("{}", value)]
 
 
 def test_no_option_of_sbatchs_begins_like_ours() -> None:
@@ -223,10 +223,10 @@ def test_no_option_of_sbatchs_begins_like_ours() -> None:
 
 
 def test_the_summary_is_one_line() -> None:
-    assert summary("jax", JobLayout(nodes=2, gpus_per_node=8, tasks_per_node=8)) == (
+    assert format_layout_summary("jax", JobLayout(nodes=2, gpus_per_node=8, tasks_per_node=8)) == (
         "Template jax: 2 nodes with 8 GPUs and 8 tasks each."
     )
-    assert summary("array", JobLayout(nodes=1, gpus_per_node=1, tasks_per_node=1)) == (
+    assert format_layout_summary("array", JobLayout(nodes=1, gpus_per_node=1, tasks_per_node=1)) == (
         "Template array: 1 node with 1 GPU and 1 task."
     )
 

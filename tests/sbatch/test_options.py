@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.sbatch.getopt import BadOption, Names, names_for, scan
+from slurmwrap.sbatch.getopt import BadOption, Names, build_names, scan
 from slurmwrap.sbatch.options import (
     ALIASES,
     BY_LETTER,
@@ -81,7 +81,7 @@ PREFIXES = sorted({option.name[:length] for option in SBATCH for length in range
 @pytest.mark.parametrize("release", [(22, 5), (23, 2), (23, 11), (24, 5), (24, 11), (25, 5), (25, 11), (26, 5)])
 def test_an_abbreviation_read_without_knowing_the_release_is_what_the_release_says_or_refuses(release) -> None:
     """gsub does not ask sbatch's version first: sbatch gets the words as they were typed, and may refuse them."""
-    anyone, there = names_for(), names_for(release)
+    anyone, there = build_names(), build_names(release)
     both = [(_meant(prefix, anyone), _meant(prefix, there)) for prefix in PREFIXES]
     # 22.05 has no --extra: there it is short for --extra-node-info, of which no plan depends
     expected = [("extra", "extra-node-info")] if release == (22, 5) else []

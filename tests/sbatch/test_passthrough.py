@@ -7,12 +7,12 @@ import pytest
 from slurmwrap.config import Submit
 from slurmwrap.sbatch.parse import parse_request
 from slurmwrap.sbatch.passthrough import (
-    array_tasks,
-    inside_prerun,
-    passthrough_reason,
-    site_reason,
-    switched_off,
-    without_outer_job,
+    count_array_tasks,
+    find_passthrough_reason,
+    find_prerun_reason,
+    find_site_reason,
+    find_switch_off_reason,
+    remove_outer_job,
 )
 from slurmwrap.sbatch.request import JobRequest
 
@@ -28,8 +28,8 @@ def ask(*argv: str, script: bytes = b"#!/bin/sh\n", environ: dict[str, str] | No
     [("", False), ("0", False), ("no", False), ("FALSE", False), ("1", True), ("yes", True), ("whatever", True)],
 )
 def test_the_callers_off_switch(value: str, off: bool) -> None:
-    assert switched_off({"GSUB_PASS": value}) == ("GSUB_PASS is set." if off else None)
-    assert switched_off({}) is None
+    assert find_switch_off_reason({"GSUB_PASS": value}) == ("GSUB_PASS is set." if off else None)
+    assert find_switch_off_reason({}) is None
 
 
 @pytest.mark.parametrize(
@@ -57,28 +57,28 @@ def test_the_callers_off_switch(value: str, off: bool) -> None:
     ],
 )
 def test_calls_that_are_not_for_us_go_through_with_a_reason(argv, more, said: str | None) -> None:
-    reason = passthrough_reason(ask(*argv, **more))
+    reason = find_passthrough_reason(ask(*argv, **more))
     assert reason is None if said is None else said in (reason or "")
 
 
 def test_inside_a_job_a_person_at_a_terminal_is_served_and_a_batch_script_is_not() -> None:
     request = ask("-G1", environ={"SLURM_JOB_ID": "77"})
-    assert passthrough_reason(request, at_terminal=True) is None
-    assert "inside job 77" in (passthrough_reason(request, at_terminal=False) or "")
+    assert find_passthrough_reason(request, at_terminal=True) is None
+    assert "inside job 77" in (find_passthrough_reason(request, at_terminal=False) or "")
 
 
 def test_a_pre_run_submits_nothing() -> None:
-    assert inside_prerun({"SLURMWRAP_PRERUN": "1"}) is not None
-    assert inside_prerun({"SLURMWRAP_PRERUN": ""}) is None
+    assert find_prerun_reason({"SLURMWRAP_PRERUN": "1"}) is not None
+    assert find_prerun_reason({"SLURMWRAP_PRERUN": ""}) is None
 
 
 def test_what_slurm_says_of_an_interactive_job_is_not_handed_on_to_a_new_one() -> None:
     outer = ["SLURM_JOB_ID", "SLURM_JOBID", "SLURM_MEM_PER_CPU", "SLURM_NTASKS", "SLURM_CPUS_PER_TASK", "SLURM_NNODES"]
     outer += ["SLURM_STEP_NODELIST", "SLURM_SRUN_COMM_PORT", "SLURM_PTY_PORT", "SLURMD_NODENAME", "SLURM_NODELIST"]
     kept = ["SLURM_CONF", "SLURM_CLUSTERS", "SLURM_HINT", "SLURM_TIME_FORMAT", "SLURMWRAP_CONFIG", "HOME", "SBATCH_QOS"]
-    assert list(without_outer_job(dict.fromkeys([*outer, *kept], "x"))) == kept
+    assert list(remove_outer_job(dict.fromkeys([*outer, *kept], "x"))) == kept
     alone = {"SLURM_MEM_PER_CPU": "100"}
-    assert without_outer_job(alone) == alone  # no job: the user's own
+    assert remove_outer_job(alone) == alone  # no job: the user's own
 
 
 # What sbatch 22.05.8 makes of the same words: `sbatch --hold --array=... ; squeue -r`.
@@ -100,7 +100,7 @@ def test_what_slurm_says_of_an_interactive_job_is_not_handed_on_to_a_new_one() -
     ],
 )
 def test_the_tasks_of_an_array_are_counted(indices: str, tasks: int) -> None:
-    assert array_tasks(indices) == tasks
+    assert count_array_tasks(indices) == tasks
 
 
 RULES = Submit(
@@ -128,23 +128,23 @@ RULES = Submit(
     ],
 )
 def test_what_the_site_leaves_to_sbatch(argv: tuple[str, ...], user: str, said: str | None) -> None:
-    assert site_reason(ask("-G1", *argv), RULES, user) == said
+    assert find_site_reason(ask("-G1", *argv), RULES, user) == said
 
 
 def test_what_the_site_leaves_to_sbatch_may_stand_in_the_script_or_a_variable() -> None:
     in_script = ask("-G1", script=b"#!/bin/sh\n#SBATCH --partition=jupyter\n")
     in_variable = ask("-G1", environ={"SBATCH_PARTITION": "jupyter", "SBATCH_ARRAY_INX": "0-100"})
     partition = "Jobs for partition jupyter are passed on (submit.pass_partitions)."
-    assert site_reason(in_script, RULES, "ada") == partition
-    assert site_reason(in_variable, RULES, "ada") == (
+    assert find_site_reason(in_script, RULES, "ada") == partition
+    assert find_site_reason(in_variable, RULES, "ada") == (
         "The array has 101 tasks, more than 100 (submit.array_threshold)."
     )
     elsewhere = ask("-G1", "-pgpu", script=b"#!/bin/sh\n#SBATCH --partition=jupyter\n")
-    assert site_reason(elsewhere, RULES, "ada") is None
+    assert find_site_reason(elsewhere, RULES, "ada") is None
 
 
 def test_by_default_only_very_large_arrays_are_left_to_sbatch() -> None:
     jobs = [ask("-G1", *more) for more in ((), ("--array=0-999",), ("--array=0-1000",))]
-    assert [site_reason(job, Submit(), "ada") is None for job in jobs] == [True, True, False]
-    assert site_reason(jobs[2], Submit(array_threshold=0), "ada") is None
-    assert site_reason(jobs[0], Submit(enabled=False), "ada") == "gsub is switched off (submit.enabled)."
+    assert [find_site_reason(job, Submit(), "ada") is None for job in jobs] == [True, True, False]
+    assert find_site_reason(jobs[2], Submit(array_threshold=0), "ada") is None
+    assert find_site_reason(jobs[0], Submit(enabled=False), "ada") == "gsub is switched off (submit.enabled)."

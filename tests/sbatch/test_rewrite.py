@@ -6,7 +6,7 @@ import pytest
 
 from slurmwrap.sbatch.parse import parse_request
 from slurmwrap.sbatch.request import BatchScript, JobRequest, OptionChange, RequestChange
-from slurmwrap.sbatch.rewrite import conflict, render
+from slurmwrap.sbatch.rewrite import find_conflict, render
 
 SCRIPT = b"""#!/bin/bash
 #SBATCH --gres=gpu:a100:8   --mem=500G # plenty
@@ -154,5 +154,5 @@ def test_two_wishes_that_exclude_each_other_are_refused() -> None:
 
 def test_a_memory_unit_that_does_not_count_is_no_hindrance() -> None:
     request = ask("a.sh", environ={"SBATCH_MEM_PER_GPU": "64G"})  # the script's --mem beats it
-    assert conflict(request, "mem") is None
-    assert conflict(request, "mem-per-gpu") is not None
+    assert find_conflict(request, "mem") is None
+    assert find_conflict(request, "mem-per-gpu") is not None

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from slurmwrap.sbatch.explain import equivalent_script, explain
+from slurmwrap.sbatch.explain import explain, make_equivalent_script
 from slurmwrap.sbatch.options import BY_NAME, COMMAND_LINE_ONLY, NONE
 from slurmwrap.sbatch.parse import parse_request
 from slurmwrap.sbatch.request import JobRequest, OptionChange, Origin
-from slurmwrap.sbatch.rewrite import conflict, render, spell
+from slurmwrap.sbatch.rewrite import find_conflict, render, spell
 from slurmwrap.sbatch.script import quote_word
 
 FEWER = settings(max_examples=settings.default.max_examples // 3)  # each costs much, and more find no more
@@ -103,7 +103,7 @@ def granted(request: JobRequest, pairs: list[tuple[str, str]]) -> list[OptionCha
     for option, value in pairs:
         rival = {"cpus-per-task": "cpus-per-gpu", "cpus-per-gpu": "cpus-per-task", "mem": "mem-per-gpu"}
         rival |= {"mem-per-gpu": "mem", "requeue": "no-requeue", "no-requeue": "requeue"}
-        if conflict(request, option) is None and rival.get(option) not in wishes:
+        if find_conflict(request, option) is None and rival.get(option) not in wishes:
             wishes[option] = value
     return [OptionChange(option=option, value=value, reason="Because.") for option, value in wishes.items()]
 
@@ -137,11 +137,11 @@ def test_the_equivalent_script_alone_asks_for_the_same(call, pairs) -> None:
     assume(len({origin for origin, _ in said}) == len(said))
     batch = render(request, granted(request, pairs))
     whole = parsed([*batch.options, "a.sh", *batch.args], {**environ, **batch.environ}, batch.content)
-    alone = parsed(["a.sh"], {}, equivalent_script(request, batch))
+    alone = parsed(["a.sh"], {}, make_equivalent_script(request, batch))
     cleared = {o for o in BY_NAME.values() if o.is_flag and any(environ.get(v, "yes") != "yes" for v in o.variables)}
     ignored = COMMAND_LINE_ONLY | {option.name for option in cleared}
     assert _firm(alone, ignored) == _firm(whole, ignored)
-    assert equivalent_script(request, batch).endswith(_PROGRAM)
+    assert make_equivalent_script(request, batch).endswith(_PROGRAM)
     assert all(line.isprintable() or "\t" in line for line in explain(request, batch, colour=False).splitlines())
 
 

@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurmwrap.errors import UsageError
-from slurmwrap.sbatch.command_line import own_options, split_command_line, without_quiet, words_for_sbatch
-from slurmwrap.sbatch.getopt import names_for, names_with, scan
+from slurmwrap.sbatch.command_line import parse_own_options, remove_quiet, select_words_for_sbatch, split_command_line
+from slurmwrap.sbatch.getopt import add_plugin_names, build_names, scan
 from slurmwrap.sbatch.options import NONE, OWN, REQUIRED, SBATCH
 from slurmwrap.sbatch.parse import parse_request
 from slurmwrap.sbatch.request import JobRequest, OptionChange
-from slurmwrap.sbatch.rewrite import render, submitted_options
+from slurmwrap.sbatch.rewrite import list_submitted_options, render
 
 SCRIPT = b"#!/bin/sh\n#SBATCH --mem=500G --requ\n"
 
@@ -26,7 +26,7 @@ def wish(option: str, value: str) -> OptionChange:
 
 
 def options(request: JobRequest, *wishes: OptionChange) -> tuple[str, ...]:
-    return submitted_options(request, render(request, wishes))
+    return list_submitted_options(request, render(request, wishes))
 
 
 # --- the user's words ------------------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ def test_the_script_keeps_the_name_it_was_called_by(name: str) -> None:
     ],
 )
 def test_quiet_is_taken_out_wherever_it_stands_and_nothing_else(words: tuple[str, ...], left: tuple[str, ...]) -> None:
-    assert without_quiet(words) == left
+    assert remove_quiet(words) == left
 
 
 _FLAGS = [option.short for option in SBATCH if option.short and option.argument is NONE and option.short not in "hV"]
@@ -115,7 +115,7 @@ _FLAGS = [option.short for option in SBATCH if option.short and option.argument 
     st.lists(st.lists(st.sampled_from(_FLAGS), min_size=1, max_size=4).map(lambda few: "-" + "".join(few)), max_size=5)
 )
 def test_without_quiet_the_same_options_are_left_in_the_same_order(words: list[str]) -> None:
-    before, after = (scan(list(some), names_for()) for some in (words, without_quiet(words)))
+    before, after = (scan(list(some), build_names()) for some in (words, remove_quiet(words)))
     assert [one.option for one in after.given] == [one.option for one in before.given if one.option != "quiet"]
 
 
@@ -135,16 +135,16 @@ def test_without_quiet_the_same_options_are_left_in_the_same_order(words: list[s
     ],
 )
 def test_our_own_options_are_taken_out_of_a_call_that_sbatch_refuses(argv: list[str], words: tuple[str, ...]) -> None:
-    assert words_for_sbatch(argv) == words
+    assert select_words_for_sbatch(argv) == words
 
 
 def test_with_a_plugins_options_known_ours_are_found_behind_them() -> None:
     argv = ["--plugin", "5", "--json", "a.sh", "--json"]
-    assert words_for_sbatch(argv, names_with({"plugin": REQUIRED})) == ("--plugin", "5", "a.sh", "--json")
+    assert select_words_for_sbatch(argv, add_plugin_names({"plugin": REQUIRED})) == ("--plugin", "5", "a.sh", "--json")
 
 
 def test_where_our_options_stand_in_a_call_that_cannot_be_read() -> None:
-    found = own_options(["-N2", ":", "--bogus", "--prerun", "only", "a.sh", "--json"])
+    found = parse_own_options(["-N2", ":", "--bogus", "--prerun", "only", "a.sh", "--json"])
     assert [(one.option, one.value, one.word, one.value_word) for one in found] == [("prerun", "only", 3, 4)]
 
 
@@ -160,4 +160,4 @@ def test_for_a_call_that_sbatch_takes_it_is_the_call_without_our_options(argv: l
         expected = split_command_line(argv).without_own
     except UsageError:
         return
-    assert words_for_sbatch(argv) == expected
+    assert select_words_for_sbatch(argv) == expected

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from slurmwrap.sbatch.parse import parse_request
-from slurmwrap.sbatch.passthrough import open_file, passthrough_reason
-from slurmwrap.sbatch.workflow_engines import waited_for
+from slurmwrap.sbatch.passthrough import find_passthrough_reason, open_file
+from slurmwrap.sbatch.workflow_engines import find_engine_reason
 
 SUBMITIT = b"#!/bin/bash\n#SBATCH --gpus-per-node=2\nsrun python -u -m submitit.core._submit /home/a/logs\n"
 DASK = (
@@ -34,7 +34,7 @@ DASK = (
     ],
 )
 def test_who_waits(line: bytes, said: str | None) -> None:
-    found = waited_for(b"#!/bin/bash\n#SBATCH --gres=gpu:2\n" + line + b"\n")
+    found = find_engine_reason(b"#!/bin/bash\n#SBATCH --gres=gpu:2\n" + line + b"\n")
     assert found is None if said is None else found is not None and said in found
 
 
@@ -44,7 +44,7 @@ def test_a_pre_run_that_is_asked_for_by_name_is_made(script: bytes) -> None:
         request = parse_request(
             (*argv, "a.sh"), environ=environ, cwd="/", read_script=lambda _: script, read_stdin=lambda: b""
         )
-        return passthrough_reason(request) is not None
+        return find_passthrough_reason(request) is not None
 
     assert passes("-G2")
     assert not passes("-G2", "--prerun=wait")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurmwrap.placement.proportional import proportional
+from slurmwrap.placement.proportional import allocate_proportional
 from slurmwrap.sim.arrays import Ints
 from slurmwrap.sim.engines.rounds_engine import play
 from slurmwrap.sim.outcome import SimOutcome
@@ -43,7 +43,7 @@ def traces(draw: st.DrawFn) -> tuple[SimJob, ...]:
 
 
 def played(jobs: Sequence[SimJob], policy: Policy, round_s: float, placement: str) -> SimOutcome:
-    return play(jobs, SERVERS, policy, proportional, profiles={}, round_s=round_s, placement=placement)
+    return play(jobs, SERVERS, policy, allocate_proportional, profiles={}, round_s=round_s, placement=placement)
 
 
 @dataclass(slots=True, kw_only=True)

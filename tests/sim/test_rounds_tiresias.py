@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.placement.proportional import proportional
+from slurmwrap.placement.proportional import allocate_proportional
 from slurmwrap.sim.engines.rounds_engine import play
 from slurmwrap.sim.outcome_measures import TimeSummary, summarise
 from slurmwrap.sim.queue.policy_registry import policy_of
@@ -32,7 +32,8 @@ def trace(name: str) -> tuple[SimJob, ...]:
 def played(name: str, count: int, policy: str, placement: str, options: Mapping[str, float]) -> TimeSummary:
     jobs, servers = trace(name), servers_of(count, gpus=4, cpus=40, mem_gb=256)
     outcome = play(
-        jobs, servers, policy_of(policy, jobs, **options), proportional, profiles={}, round_s=0, placement=placement
+        jobs, servers, policy_of(policy, jobs, **options), allocate_proportional,
+        profiles={}, round_s=0, placement=placement,
     )  # fmt: skip
     return summarise(jobs, outcome, servers)
 
@@ -94,6 +95,6 @@ def test_without_the_authors_late_jumps_2d_las_is_a_little_better() -> None:
 def test_run_times_of_fractions_of_a_second_take_no_more_looks_than_there_are_events(policy: str) -> None:
     jobs = generate("synergy-dynamic", seed=1, jobs=60, gpu_demand="synthetic")
     servers = servers_of(4, gpus=8, cpus=24, mem_gb=500)
-    outcome = play(jobs, servers, policy_of(policy, jobs), proportional, profiles={}, round_s=0)
+    outcome = play(jobs, servers, policy_of(policy, jobs), allocate_proportional, profiles={}, round_s=0)
     demotions = 2 * len(jobs)
     assert outcome.steps <= 2 * len(jobs) + 2 * demotions

@@ -234,14 +234,14 @@ def _load() -> None:
     """All that a command needs before it looks at its words, every command of the tree included."""
     import typer.main
 
-    from slurmwrap.diagnosis.signatures import default_signatures
+    from slurmwrap.diagnosis.signatures import get_default_signatures
 
     for name in MODULES:
         importlib.import_module(name)
     typer.main.get_command = functools.cache(typer.main.get_command)
     commands = typer.main.get_command(sys.modules[MODULES[0]].app).commands
     list(commands.values())  # each is imported when it is read
-    default_signatures()
+    get_default_signatures()
     gc.collect()
     gc.freeze()  # what is loaded is then no work for any fork
 

@@ -27,7 +27,7 @@ from slurmwrap.lab.lab_directories import LabDirectories, exports
 from slurmwrap.lab.lab_spec import cluster_of
 from slurmwrap.lab.lab_status import append_kernel_line
 from slurmwrap.lab.teardown import down
-from slurmwrap.slurm.response_cache import folder_of
+from slurmwrap.slurm.response_cache import find_cache_folder
 
 # Two ordinary accounts, made by the fixture lab_users; of one pytest process each, since what gsub knows is in a home.
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
@@ -213,7 +213,7 @@ def make_user(user: str) -> None:
 def remove_user(user: str) -> None:
     """The account, its home, and what its gsub kept of Slurm's answers."""
     if exists(user):
-        shutil.rmtree(folder_of({}, pwd.getpwnam(user).pw_uid), ignore_errors=True)
+        shutil.rmtree(find_cache_folder({}, pwd.getpwnam(user).pw_uid), ignore_errors=True)
         # -f: also while a process of the account is dying; -r: with its home.
         subprocess.run(["userdel", "-f", "-r", user], check=False, capture_output=True, timeout=30)
     shutil.rmtree(SCRATCH / user, ignore_errors=True)

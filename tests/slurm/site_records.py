@@ -17,16 +17,16 @@ from waiting import wait_for
 
 from slurmwrap.model.observation import Context, Observation
 from slurmwrap.model.submission import Submission
-from slurmwrap.store.serialize import to_plain
+from slurmwrap.store.serialize import to_json_dict
 
 _SEAL = """
 import json, sys
 from pathlib import Path
 from slurmwrap.model.observation import Observation
-from slurmwrap.store.deserialize import from_plain
+from slurmwrap.store.deserialize import record_from_json
 from slurmwrap.store.spool_writer import write_sealed
 for note in json.load(sys.stdin):
-    write_sealed(Path(sys.argv[1]), from_plain(Observation, note), socket=sys.argv[2])
+    write_sealed(Path(sys.argv[1]), record_from_json(Observation, note), socket=sys.argv[2])
 """
 _QUICK = ("--mem=200", "--gres=gpu:1", "--partition=gpu")
 
@@ -83,10 +83,10 @@ def report_submissions(lab: Lab, submissions: Iterable[Submission], user: str) -
             job_id=one.job_id,
             context=Context.SUBMIT,
             at=one.at,
-            facts={"submission": to_plain(one)},
+            facts={"submission": to_json_dict(one)},
         )
         for one in submissions
     ]
     argv = [sys.executable, "-c", _SEAL, site(lab)["spool"], site(lab)["munge_socket"]]
-    done = lab.run(argv, user, stdin=json.dumps([to_plain(note) for note in notes]))
+    done = lab.run(argv, user, stdin=json.dumps([to_json_dict(note) for note in notes]))
     assert done.returncode == 0, done.stderr

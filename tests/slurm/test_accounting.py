@@ -20,7 +20,7 @@ from slurmwrap.model.node import Snapshot
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.slurm.assoc_mgr_parser import parse_limits
 from slurmwrap.slurm.commands import SlurmCommands
-from slurmwrap.slurm.scontrol_requests import assoc_mgr_request
+from slurmwrap.slurm.scontrol_requests import make_assoc_mgr_request
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(allow(900))]
 ALICE, BOB = USERS
@@ -136,7 +136,7 @@ def test_the_qos_that_a_job_names_counts_and_no_other(lab: Lab) -> None:
 
 
 def quotas(lab: Lab, user: str) -> Quotas:
-    said = lab.run(["scontrol", "-o", *assoc_mgr_request(user).split()], user).stdout
+    said = lab.run(["scontrol", "-o", *make_assoc_mgr_request(user).split()], user).stdout
     return parse_limits(said, user, pwd.getpwnam(user).pw_uid)
 
 

@@ -25,9 +25,9 @@ from slurmwrap.model.node import Node
 from slurmwrap.protocols import SbatchCall, SbatchResult, Slurm
 from slurmwrap.slurm.adapter import choose
 from slurmwrap.slurm.commands import SlurmCommands
-from slurmwrap.slurm.pyslurm.compatibility import installed
+from slurmwrap.slurm.pyslurm.compatibility import find_installed_version
 from slurmwrap.slurm.pyslurm.pyslurm_adapter import SlurmByPySlurm
-from slurmwrap.slurm.scontrol_parser import as_release
+from slurmwrap.slurm.scontrol_parser import parse_release
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks")]
 ALICE, BOB = USERS
@@ -40,11 +40,11 @@ Make = Callable[[Mapping[str, str], float], Slurm]
 
 def _why_not() -> str:
     """Without importing it, and before there is a lab: the commands want a slurm.conf to tell their release."""
-    if not installed():
+    if not find_installed_version():
         return "PySlurm is not installed"
     slurms = run(["slurmctld", "-V"], timeout_s=5).stdout.decode().split()[-1:]
-    fits = slurms and as_release(slurms[0]) == as_release(installed())
-    return "" if fits else f"PySlurm {installed()}, Slurm {slurms}"
+    fits = slurms and parse_release(slurms[0]) == parse_release(find_installed_version())
+    return "" if fits else f"PySlurm {find_installed_version()}, Slurm {slurms}"
 
 
 WHY_NOT = _why_not()
@@ -54,7 +54,7 @@ WHY_NOT = _why_not()
 def test_pyslurm_is_under_this_contract_too(lab: Lab) -> None:
     environ = {**os.environ, **lab.env}
     choice = choose("pyslurm", SlurmCommands(environ), environ, timeout_s=10)
-    assert (choice.name, choice.reason) == ("pyslurm", f"PySlurm {installed()} fits this Slurm")
+    assert (choice.name, choice.reason) == ("pyslurm", f"PySlurm {find_installed_version()} fits this Slurm")
     assert isinstance(choice.slurm, SlurmByPySlurm)
     choice.slurm.close()
 

@@ -20,7 +20,7 @@ from waiting import wait_for
 
 from slurmwrap.install.service_watchdog import HEARTBEAT
 from slurmwrap.lab.lab_directories import LabDirectories
-from slurmwrap.slurm.pyslurm.compatibility import installed
+from slurmwrap.slurm.pyslurm.compatibility import find_installed_version
 
 pytestmark = pytest.mark.lab
 ALICE, _ = USERS
@@ -80,7 +80,7 @@ def test_a_lab_is_well(own_lab: Lab) -> None:
     assert found["controller"]["text"].startswith(f"slurmctld {release} of cluster '")
     assert found["slurm.conf"]["text"] == f"{own_lab.env['SLURM_CONF']} (SLURM_CONF)"
     assert found["accounting"]["text"] == "no slurmdbd"
-    if not installed():
+    if not find_installed_version():
         assert found["adapter"]["text"] == "commands: PySlurm is not installed"
     nobody = ("skip", "only root and SlurmUser can look: sudo slurmwrap doctor")
     names = ("hooks on nodes", "clocks of nodes", "GPUs of nodes", "set aside", "site database")
@@ -89,7 +89,7 @@ def test_a_lab_is_well(own_lab: Lab) -> None:
 
 
 def test_what_was_asked_for_and_cannot_be_had_is_a_warning(own_lab: Lab) -> None:
-    if installed():
+    if find_installed_version():
         pytest.skip("PySlurm is installed here")
     code, found = doctor(own_lab, ALICE, "adapter", SLURMWRAP_SLURM_ADAPTER="pyslurm")
     assert (code, found["adapter"]["state"]) == (1, "warn")

@@ -27,7 +27,7 @@ def gated(lab_scratch: Path) -> Iterator[Lab]:
     with started(lab_scratch / "gated", "--nodes", "2") as lab:
         layout = LabDirectories(lab.dir)
         hook_files.install(
-            hook_files.HookSettings(
+            hook_files.InstalledHookSettings(
                 directory=layout.hooks,
                 python=str(Path(sys.executable).resolve()),
                 spool=layout.spool,

@@ -18,7 +18,7 @@ from realslurm import USERS, Lab, command_environment, started
 from waiting import wait_for, wait_until
 
 from slurmwrap.install.compose_hooks import MANY_SINCE
-from slurmwrap.install.hook_versions import SAME, checksum_of, hooks_of, newest
+from slurmwrap.install.hook_versions import SAME, list_node_hooks, read_checksum, select_newest
 from slurmwrap.lab import daemons, machine
 from slurmwrap.lab.lab_directories import LabDirectories
 from slurmwrap.lab.render_slurm_conf import parse_release
@@ -162,8 +162,8 @@ def same_on(site: Site) -> dict[str, str]:
     shared = site.base / "shared" / "spool"
     socket = str(LabDirectories(site.lab.dir).munge_socket)
     spool = SealedSpool(shared, socket, lambda: dict.fromkeys(NODES, "127.0.0.1"), {0}, site.lab.cluster)
-    told = newest(one.item for one in spool.collect() if not hasattr(one.item, "reason"))
-    states = {one.node: one.state for one in hooks_of(NODES, told, checksum_of(site.base / "hooks"))}
+    told = select_newest(one.item for one in spool.collect() if not hasattr(one.item, "reason"))
+    states = {one.node: one.state for one in list_node_hooks(NODES, told, read_checksum(site.base / "hooks"))}
     return {node: states[node] for node in told if node == "n0"}
 
 

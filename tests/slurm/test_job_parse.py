@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.errors import SlurmwrapError
-from slurmwrap.sbatch.getopt import BadOption, names_for, scan
+from slurmwrap.sbatch.getopt import BadOption, build_names, scan
 from slurmwrap.sbatch.options import BASE, SBATCH
 from slurmwrap.sbatch.parse import parse_request
 
@@ -126,7 +126,7 @@ def differing(said, argv, environ, script: Path, release) -> object:
 def refusal(word: str, release: tuple[int, int]) -> str | None:
     """What we say to one word alone on the command line."""
     try:
-        scan([word], names_for(release))
+        scan([word], build_names(release))
     except BadOption as bad:
         return str(bad)
     return None

@@ -24,7 +24,7 @@ from slurmwrap.model.node import NodeHealth, NodeLoad
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.protocols import Published
 from slurmwrap.slurm.commands import SlurmCommands
-from slurmwrap.store.serialize import to_plain
+from slurmwrap.store.serialize import to_json_dict
 
 pytestmark = pytest.mark.lab
 ALICE = USERS[0]
@@ -113,7 +113,7 @@ def furnished(lab: Lab) -> Lab:
     when = ("StartTime=now+2hours", "Duration=60")
     told(lab, "create", "reservation=service", *when, "Nodes=n7", "Flags=MAINT", "Users=root")
     profiles = lab.dir / "profiles.json"
-    kept = [to_plain(one) for one in (SKEWED, EVEN, HUNGRY)]
+    kept = [to_json_dict(one) for one in (SKEWED, EVEN, HUNGRY)]
     profiles.write_text(json.dumps({"slurmwrap_profiles": 1, "profiles": kept}))
     profiles.chmod(0o644)
     Path(state_of(lab)["XDG_STATE_HOME"]).mkdir()
@@ -149,7 +149,7 @@ def publish(lab: Lab, *, relaxing: bool, health: tuple[NodeHealth, ...] = (SUSPE
     """What the site's reconciler would tell everyone now."""
     file = lab.dir / "published" / "published.json"
     told_all = Published(at=time.time(), health=health, loads=LOADS, relaxing=relaxing)
-    file.write_text(json.dumps(to_plain(told_all)))
+    file.write_text(json.dumps(to_json_dict(told_all)))
     file.chmod(0o644)
 
 

@@ -14,7 +14,7 @@ from realslurm import USERS, Lab
 from site_records import consent_to_retries, judged, runs, site, site_rows, submit_script
 from waiting import allow, wait_for
 
-from slurmwrap.host.lock import held
+from slurmwrap.host.lock import hold_exclusive_lock
 from slurmwrap.lab.lab_spec import gpu_bus_id
 from slurmwrap.prerun.static.job_inputs import digest
 
@@ -212,7 +212,7 @@ def test_the_watch_is_woken_by_an_ending_job_and_stops_when_told(lab: Lab) -> No
 
 
 def test_a_second_reconciler_names_the_first(lab: Lab) -> None:
-    with held(Path(site(lab)["state_dir"]) / "site.lock", "this test"):
+    with hold_exclusive_lock(Path(site(lab)["state_dir"]) / "site.lock", "this test"):
         done = lab.slurmwrap("reconcile", "--once")
     assert done.returncode == 6
     assert f"another reconciler is at work already (pid {os.getpid()})" in done.stderr

@@ -15,7 +15,7 @@ from slurmwrap.errors import SlurmError
 from slurmwrap.model.action import SlurmAction, Verb
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.placement_plan import PlacementPlan
-from slurmwrap.placement.retune import retune, undo
+from slurmwrap.placement.retune import make_retune_actions, undo
 from slurmwrap.sbatch.request import CpuUnit, GpuUnit, JobRequest, MemUnit, OptionChange, ResourceShape, Script
 from slurmwrap.slurm.action_commands import argv_of
 from slurmwrap.slurm.commands import SlurmCommands
@@ -132,7 +132,7 @@ def test_retuned_jobs_run_and_every_srun_agrees(lab: Lab, home: Path) -> None:
     jobs = [waiting(lab, home, shape) for shape, *_ in cases]
     for job, (_, cpus, mem, _) in zip(jobs, cases, strict=True):
         new = planned(cpus_per_task=str(cpus), mem=f"{mem}M")
-        actions = retune(PlacementPlan(), new, job.request, job.record())
+        actions = make_retune_actions(PlacementPlan(), new, job.request, job.record())
         assert [action.key for action in actions] == ["MinMemoryNode", "CPUsPerTask", "MinCPUsNode"]
         job.apply(actions)
         job.start()
@@ -149,9 +149,9 @@ def test_excluded_nodes_and_switch_are_set_and_cleared_on_the_waiting_job(lab: L
     job = waiting(lab, home, SHAPE, "--exclude=n0")
     old = planned(exclude="n0", switches="1@2:00")
     new = planned(exclude="n0,n1", switches="1@5:00")
-    job.apply(retune(old, new, job.request, job.record()))
+    job.apply(make_retune_actions(old, new, job.request, job.record()))
     assert (job.record().exc_nodes, switches(job)) == ("n[0-1]", "1@00:05:00")
-    job.apply(retune(new, PlacementPlan(), job.request, job.record()))
+    job.apply(make_retune_actions(new, PlacementPlan(), job.request, job.record()))
     assert (job.record().exc_nodes, switches(job)) == ("", "1@00:00:00")  # no wait: see slurm/commands.py
     assert "plain 0" in run(job)
 
@@ -159,7 +159,7 @@ def test_excluded_nodes_and_switch_are_set_and_cleared_on_the_waiting_job(lab: L
 def test_refused_update_leaves_its_values_and_undo_takes_them_back(lab: Lab, home: Path) -> None:
     job = waiting(lab, home, SHAPE)
     before, new = job.record(), planned(cpus_per_task="4000")
-    actions = retune(PlacementPlan(), new, job.request, before)
+    actions = make_retune_actions(PlacementPlan(), new, job.request, before)
     with pytest.raises(SlurmError, match="Requested partition configuration not available"):
         job.apply(actions)
     assert job.record().cpus != before.cpus
@@ -171,7 +171,7 @@ def test_refused_update_leaves_its_values_and_undo_takes_them_back(lab: Lab, hom
 def test_job_that_the_user_changed_meanwhile_is_left_to_him(lab: Lab, home: Path) -> None:
     job = waiting(lab, home, SHAPE)
     job.apply((SlurmAction(verb=Verb.UPDATE_JOB, target=job.job_id, key="MinMemoryNode", value="2222"),))
-    actions = retune(PlacementPlan(), planned(mem="3000M"), job.request, job.record())
+    actions = make_retune_actions(PlacementPlan(), planned(mem="3000M"), job.request, job.record())
     lab.run(["scancel", job.job_id])
     assert actions == ()
 

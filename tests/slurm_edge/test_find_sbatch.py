@@ -11,7 +11,7 @@ import pytest
 from waiting import allow
 
 from slurmwrap.errors import SlurmwrapError
-from slurmwrap.slurm.find_sbatch import slurms_own, started_with
+from slurmwrap.slurm.find_sbatch import find_sbatch, make_wrapper_environment
 
 
 def _program(folder: Path, text: bytes) -> str:
@@ -31,34 +31,34 @@ def test_a_script_that_leads_to_gsub_is_passed_over(tmp_path: Path) -> None:
     _program(tmp_path / "b", f"#!{sys.executable}\nfrom slurmwrap.gsub.gsub_main import main\n".encode())
     own = _program(tmp_path / "c", b"\x7fELF gsub")
     environ = _environ(tmp_path / "none", tmp_path / "a", tmp_path / "b", tmp_path / "c")
-    assert slurms_own(environ) == own
-    assert started_with(own, environ) == environ  # sbatch exports its environment to the job
+    assert find_sbatch(environ) == own
+    assert make_wrapper_environment(own, environ) == environ  # sbatch exports its environment to the job
 
 
 def test_a_sites_own_wrapper_is_used_once(tmp_path: Path) -> None:
     wrapper = _program(tmp_path / "site", b'#!/bin/sh\nexec /opt/other "$@"\n')
     own = _program(tmp_path / "bin", b"\x7fELF")
     environ = _environ(tmp_path / "site", tmp_path / "bin")
-    assert slurms_own(environ) == wrapper
-    back = started_with(wrapper, environ)  # and it came back to this very process
-    assert slurms_own(back) == own
-    assert started_with(own, back) == environ
+    assert find_sbatch(environ) == wrapper
+    back = make_wrapper_environment(wrapper, environ)  # and it came back to this very process
+    assert find_sbatch(back) == own
+    assert make_wrapper_environment(own, back) == environ
     elsewhere = {
         **back,
         **{name: "1:/x" for name in back if name not in environ},
     }  # a job's inherited mark says nothing
-    assert slurms_own(elsewhere) == wrapper
+    assert find_sbatch(elsewhere) == wrapper
 
 
 def test_a_wrapper_that_comes_back_by_way_of_a_shell_is_known_too(tmp_path: Path) -> None:
     wrapper = _program(tmp_path / "site", b'#!/bin/sh\n/opt/other "$@"\n')
     own = _program(tmp_path / "bin", b"\x7fELF")
     environ = _environ(tmp_path / "site", tmp_path / "bin")
-    look = "import os; from slurmwrap.slurm.find_sbatch import slurms_own; print(slurms_own(os.environ))"
+    look = "import os; from slurmwrap.slurm.find_sbatch import find_sbatch; print(find_sbatch(os.environ))"
     inner, outer = '"$0" -c "$1"; true', '/bin/sh -c "$2" "$0" "$1"; true'  # not the last command: no shell execs it
     call = ["/bin/sh", "-c", outer, sys.executable, look, inner]
     for named in ({}, {"GSUB_SBATCH": wrapper}):
-        back = started_with(wrapper, {**environ, **named})
+        back = make_wrapper_environment(wrapper, {**environ, **named})
         found = subprocess.run(call, env=back, capture_output=True, text=True, timeout=allow(60), check=True)
         assert (found.stdout, found.stderr) == (f"{own}\n", "")
 
@@ -66,15 +66,15 @@ def test_a_wrapper_that_comes_back_by_way_of_a_shell_is_known_too(tmp_path: Path
 def test_a_name_that_leads_back_to_gsub_is_passed_over(tmp_path: Path) -> None:
     link = _program(tmp_path / "a", f"#!{sys.executable}\nfrom slurmwrap.gsub.gsub_main import main\n".encode())
     own = _program(tmp_path / "b", b"\x7fELF")
-    assert slurms_own(_environ(tmp_path / "a", tmp_path / "b", GSUB_SBATCH=link)) == own
+    assert find_sbatch(_environ(tmp_path / "a", tmp_path / "b", GSUB_SBATCH=link)) == own
 
 
 def test_without_one_the_error_names_the_way_out(tmp_path: Path) -> None:
     with pytest.raises(SlurmwrapError, match="sbatch is not on PATH"):
-        slurms_own(_environ(tmp_path))
+        find_sbatch(_environ(tmp_path))
     _program(tmp_path / "a", b"#!/bin/sh\ngsub\n")
     with pytest.raises(SlurmwrapError, match="every sbatch on PATH is gsub itself") as caught:
-        slurms_own(_environ(tmp_path / "a"))
+        find_sbatch(_environ(tmp_path / "a"))
     assert caught.value.exit_code == 127
-    assert slurms_own(_environ(tmp_path / "a", GSUB_SBATCH="/opt/slurm/bin/sbatch")) == "/opt/slurm/bin/sbatch"
+    assert find_sbatch(_environ(tmp_path / "a", GSUB_SBATCH="/opt/slurm/bin/sbatch")) == "/opt/slurm/bin/sbatch"
     assert os.environ.get("GSUB_SBATCH") is None

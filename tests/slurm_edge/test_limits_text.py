@@ -10,7 +10,7 @@ from slurmwrap.model.limits import NO_LIMITS, Association, Limits, Qos, Quotas
 from slurmwrap.model.node import Node
 from slurmwrap.slurm.assoc_mgr_parser import enforced, parse_limits
 from slurmwrap.slurm.scontrol_parser import parse_nodes
-from slurmwrap.slurm.scontrol_requests import assoc_mgr_request
+from slurmwrap.slurm.scontrol_requests import make_assoc_mgr_request
 
 CAPTURES = Path(__file__).parents[1] / "data" / "slurm" / "22.05"
 ALICE, BOB = ("alice", 1003), ("bob", 1004)
@@ -161,7 +161,7 @@ def test_limits_count_only_where_slurmctld_keeps_them(value: str, kept: bool) ->
 
 @pytest.mark.parametrize("user", ["", "a b", "x\nshow hostnames", "a;b", "a,b", "a=b"])
 def test_a_name_that_scontrol_would_read_as_more_is_not_asked_for(user: str) -> None:
-    assert assoc_mgr_request(user) == ""
+    assert make_assoc_mgr_request(user) == ""
 
 
 def test_gpus_counted_by_accounting_change_nothing_that_is_read_of_a_node() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.model.topology import Block, Domain, Switch, Topology
-from slurmwrap.slurm.topology_parser import default_topology, parse_topology
+from slurmwrap.slurm.topology_parser import parse_default_topology, parse_topology
 
 CAPTURES = Path(__file__).parents[1] / "data" / "slurm"
 
@@ -64,11 +64,12 @@ def test_of_several_topologies_slurm_shows_the_clusters_and_its_switches_in_the_
 
 
 def test_of_several_topologies_the_clusters_default_is_known_by_name() -> None:
-    assert default_topology(captured("26.05/several/topoconf.txt")) == "trees"
+    assert parse_default_topology(captured("26.05/several/topoconf.txt")) == "trees"
     assert (
-        default_topology("- topology: a\n  cluster_default: false\n- topology: 'b'\n  cluster_default: true\n") == "b"
+        parse_default_topology("- topology: a\n  cluster_default: false\n- topology: 'b'\n  cluster_default: true\n")
+        == "b"
     )
-    assert default_topology("SwitchName=ib0 Level=0 Nodes=n0\n") == ""
+    assert parse_default_topology("SwitchName=ib0 Level=0 Nodes=n0\n") == ""
 
 
 def test_levels_of_aggregates_follow_their_sizes() -> None:

@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.sbatch.options import OPTIONAL, REQUIRED, SbatchOption
-from slurmwrap.slurm.plugin_options import PluginOptions, directive_words, names_in, written_apart
+from slurmwrap.slurm.plugin_options import (
+    PluginOptions,
+    find_options_written_apart,
+    list_directive_words,
+    parse_option_names,
+)
 
 # As src/common/spank.c lays it out: an option too long for its column has a line of its own behind an empty one.
 HELP = """\
@@ -52,8 +57,8 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 
 def test_names_are_those_under_their_title_and_not_gsubs() -> None:
-    assert names_in(HELP) == NAMES
-    assert names_in(HELP.replace("provided by plugins", "of ours")) == ()
+    assert parse_option_names(HELP) == NAMES
+    assert parse_option_names(HELP.replace("provided by plugins", "of ours")) == ()
 
 
 def test_only_what_is_written_apart_is_asked_about_and_that_once(environ: dict[str, str], tmp_path: Path) -> None:
@@ -82,10 +87,12 @@ def test_without_an_answer_there_are_none(environ: dict[str, str], tmp_path: Pat
 
 
 def test_words_that_may_stand_for_an_option() -> None:
-    assert written_apart(["--container-im", "--", "-N", "--container-mounts=x"], NAMES) == {"container-image"}
-    assert written_apart(["--container"], NAMES) == set(NAMES)
+    assert find_options_written_apart(["--container-im", "--", "-N", "--container-mounts=x"], NAMES) == {
+        "container-image"
+    }
+    assert find_options_written_apart(["--container"], NAMES) == set(NAMES)
 
 
 def test_words_of_directive_lines() -> None:
     script = b"#!/bin/sh\n#SBATCH--a=1 '--b' 2 -N1\n#GSUB --explain\n# --c\necho --d\n"
-    assert directive_words(script) == ("--a=1", "--b", "--explain")
+    assert list_directive_words(script) == ("--a=1", "--b", "--explain")

@@ -21,9 +21,9 @@ from slurmwrap.slurm.adapter import choose
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.slurm.pyslurm import compatibility, worker_client
 from slurmwrap.slurm.pyslurm.pyslurm_adapter import SlurmByPySlurm
-from slurmwrap.slurm.pyslurm.pyslurm_changes import Request, Unable, change_of, submission_of
+from slurmwrap.slurm.pyslurm.pyslurm_changes import Request, Unable, change_of, make_submission_request
 from slurmwrap.slurm.pyslurm.worker_client import Link, UnsupportedPyslurm, WorkerTimeout
-from slurmwrap.slurm.scontrol_parser import as_release
+from slurmwrap.slurm.scontrol_parser import parse_release
 
 
 def update(key: str, value: str, target: str = "7") -> SlurmAction:
@@ -87,7 +87,7 @@ def submission(*words: str, script: bytes = b"#!/bin/sh\ntrue\n", **environ: str
     request = parse_request(
         words, environ=environ, cwd="/home/a", read_script=lambda path: script, read_stdin=lambda: script
     )
-    return submission_of(request, environ, {"SLURM_SUBMIT_DIR": "/home/a"})
+    return make_submission_request(request, environ, {"SLURM_SUBMIT_DIR": "/home/a"})
 
 
 def test_a_submission_is_sent_whole() -> None:
@@ -150,7 +150,7 @@ def test_what_pyslurm_would_send_otherwise_is_sbatchs(words: tuple[str, ...], sc
     [("22.5.3", (22, 5)), ("22.05.8", (22, 5)), ("25.11.2", (25, 11)), ("", None), ("unknown", None)],
 )
 def test_a_release_is_read_as_numbers(text: str, wanted: tuple[int, int] | None) -> None:
-    assert as_release(text) == wanted
+    assert parse_release(text) == wanted
 
 
 @pytest.fixture
@@ -169,27 +169,27 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 def test_one_that_fits_may_be_tried(place: dict[str, str]) -> None:
-    assert compatibility.misfit(place, proven_only=True) == ""
+    assert compatibility.find_misfit(place, proven_only=True) == ""
 
 
 def test_another_release_is_never_imported(place: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "sinfo").write_text("#!/bin/sh\necho slurm 24.11.5\n")
-    assert compatibility.misfit(place, proven_only=False) == "PySlurm 22.5.3 is not for Slurm 24.11.5"
+    assert compatibility.find_misfit(place, proven_only=False) == "PySlurm 22.5.3 is not for Slurm 24.11.5"
     (tmp_path / "sinfo").write_text("#!/bin/sh\nexit 1\n")
-    assert compatibility.misfit(place, proven_only=False) == "Slurm's commands do not tell their release"
+    assert compatibility.find_misfit(place, proven_only=False) == "Slurm's commands do not tell their release"
 
 
 def test_without_a_slurm_conf_it_is_never_imported(place: dict[str, str]) -> None:
     Path(place["SLURM_CONF"]).unlink()
-    assert compatibility.misfit(place, proven_only=True).startswith("there is no slurm.conf that can be read")
+    assert compatibility.find_misfit(place, proven_only=True).startswith("there is no slurm.conf that can be read")
 
 
 def test_a_release_that_nobody_tried_is_used_where_it_is_asked_for(
     place: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compatibility, "PROVEN", frozenset())
-    assert compatibility.misfit(place, proven_only=False) == ""
-    assert compatibility.misfit(place, proven_only=True).startswith("not tried with Slurm 22.05.8")
+    assert compatibility.find_misfit(place, proven_only=False) == ""
+    assert compatibility.find_misfit(place, proven_only=True).startswith("not tried with Slurm 22.05.8")
 
 
 def test_what_cannot_be_had_gives_way_to_the_commands(place: dict[str, str]) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurmwrap.model.node import Partition, Reservation
-from slurmwrap.slurm.scontrol_parser import max_switch_wait_s, parse_nodes, parse_partitions, parse_reservations
+from slurmwrap.slurm.scontrol_parser import parse_max_switch_wait_s, parse_nodes, parse_partitions, parse_reservations
 
 CAPTURES = Path(__file__).parents[1] / "data" / "slurm"
 HOUR = 3600
@@ -193,5 +193,5 @@ def test_partition_with_a_topology_and_a_qos_of_its_own_names_them() -> None:
     ],
 )
 def test_longest_wait_for_switches_is_the_sites_or_slurms_default(parameters: str, seconds: int) -> None:
-    assert max_switch_wait_s({"SchedulerParameters": parameters}) == seconds
-    assert max_switch_wait_s({}) == 300
+    assert parse_max_switch_wait_s({"SchedulerParameters": parameters}) == seconds
+    assert parse_max_switch_wait_s({}) == 300

@@ -13,7 +13,7 @@ import pytest
 from waiting import allow
 
 from slurmwrap.errors import SlurmError, SlurmUnreachable
-from slurmwrap.host.background_call import in_background
+from slurmwrap.host.background_call import start_in_background
 from slurmwrap.model.limits import Limits, Qos, Quotas
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.slurm.response_cache import ResponseCache
@@ -266,13 +266,13 @@ def test_work_in_the_background_gives_its_value_or_its_error() -> None:
     def fails() -> None:
         raise SlurmError("no")
 
-    assert in_background(lambda: threading.current_thread() is threading.main_thread())() is False
+    assert start_in_background(lambda: threading.current_thread() is threading.main_thread())() is False
     with pytest.raises(SlurmError, match="no"):
-        in_background(fails)()
+        start_in_background(fails)()
 
 
 def test_work_in_the_background_is_not_waited_for_by_who_does_not_ask() -> None:
     release = threading.Event()
-    work = in_background(lambda: release.wait(allow(60)))
+    work = start_in_background(lambda: release.wait(allow(60)))
     release.set()
     assert work() is True

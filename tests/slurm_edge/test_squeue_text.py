@@ -13,7 +13,7 @@ from slurmwrap.slurm.scontrol_parser import parse_duration
 from slurmwrap.slurm.squeue_parser import (
     JOB_FIELDS,
     exclude_format,
-    job_format,
+    make_job_format,
     parse_jobs,
     parse_mib,
     parse_time,
@@ -173,7 +173,7 @@ def test_no_jobs_are_no_records() -> None:
 
 
 def test_forms_ask_for_what_is_read() -> None:
-    assert job_format("|").startswith("JobID:|,ArrayJobID:|,")
+    assert make_job_format("|").startswith("JobID:|,ArrayJobID:|,")
     assert exclude_format("|") == "%A|%V|%x|"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.store.connection import filesystem_of, journal_mode
+from slurmwrap.store.connection import find_filesystem, select_journal_mode
 
 MOUNTS = r"""22 1 8:2 / / rw,relatime shared:1 - ext4 /dev/sda2 rw
 30 22 0:26 / /home rw,nosuid shared:5 - nfs4 server:/export/home rw,vers=4.2
@@ -30,7 +30,7 @@ nonsense
     ],
 )
 def test_the_deepest_and_newest_mount_holds_the_path(path: str, kind: str) -> None:
-    assert filesystem_of(Path(path), MOUNTS) == kind
+    assert find_filesystem(Path(path), MOUNTS) == kind
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,8 @@ def test_the_deepest_and_newest_mount_holds_the_path(path: str, kind: str) -> No
 )
 def test_wal_is_used_on_local_disks_only(tmp_path: Path, path: str, mode: str) -> None:
     (tmp_path / "mountinfo").write_text(MOUNTS)
-    assert journal_mode(Path(path), tmp_path / "mountinfo") == mode
+    assert select_journal_mode(Path(path), tmp_path / "mountinfo") == mode
 
 
 def test_without_a_list_of_mounts_the_disk_counts_as_local(tmp_path: Path) -> None:
-    assert journal_mode(Path("/x"), tmp_path / "missing") == "WAL"
+    assert select_journal_mode(Path("/x"), tmp_path / "missing") == "WAL"

@@ -10,7 +10,7 @@ import pytest
 
 from slurmwrap.store.database import Database
 from slurmwrap.store.schema import TABLES
-from slurmwrap.store.schema_docs import described, markdown
+from slurmwrap.store.schema_docs import describe_tables, format_markdown
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "database.md").read_text(encoding="utf-8")
 QUERIES = re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
@@ -23,10 +23,10 @@ def empty(tmp_path: Path) -> Path:
 
 
 def test_the_tables_are_as_the_schema_has_them() -> None:
-    """To fix it: replace what is between the marks by slurmwrap.store.schema_docs.markdown()."""
+    """To fix it: replace what is between the marks by slurmwrap.store.schema_docs.format_markdown()."""
     made = re.search(r"<!-- begin: made of the schema [^\n]*-->\n\n(.*)\n<!-- end -->", PAGE, re.DOTALL)
     assert made is not None
-    assert made[1] == markdown()
+    assert made[1] == format_markdown()
 
 
 def test_every_table_and_column_of_a_file_has_a_meaning(empty: Path) -> None:
@@ -34,14 +34,14 @@ def test_every_table_and_column_of_a_file_has_a_meaning(empty: Path) -> None:
     names = {r[0] for r in connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")}
     columns = {name: [r[1] for r in connection.execute(f"PRAGMA table_info({name})")] for name in names}
     connection.close()
-    assert {one.name: list(one.columns) for one in described()} == columns
-    silent = [f"{one.name}.{name}" for one in described() for name, meaning in one.columns.items() if not meaning]
+    assert {one.name: list(one.columns) for one in describe_tables()} == columns
+    silent = [f"{one.name}.{name}" for one in describe_tables() for name, meaning in one.columns.items() if not meaning]
     assert silent == []
-    assert [one.name for one in described() if not one.meaning] == []
+    assert [one.name for one in describe_tables() if not one.meaning] == []
 
 
 def test_keys_are_those_that_records_are_found_by() -> None:
-    keys = {one.name: one.key for one in described()}
+    keys = {one.name: one.key for one in describe_tables()}
     assert {table.name: keys[table.name] for table in TABLES} == {table.name: table.key for table in TABLES}
 
 

@@ -29,7 +29,7 @@ def guest(job_id: int) -> WaitingJob:
 def test_the_first_claims_a_group_and_the_second_finds_it(tmp_path: Path) -> None:
     flights, first, second = PrerunRegistry(tmp_path), trial(tmp_path, "a"), trial(tmp_path, "b")
     assert [flights.claim("g", first), flights.claim("g", second)] == [True, False]
-    prerun_registry.submitted(first, 77)
+    prerun_registry.mark_submitted(first, 77)
     found = flights.of("g")
     assert found == InflightPrerun(directory=Path(first), job_id=77, since=Path(first).stat().st_mtime)
     flights.drop("g", second)
@@ -42,7 +42,7 @@ def test_guests_are_heard_until_the_door_is_shut(tmp_path: Path) -> None:
     flights, host = PrerunRegistry(tmp_path), Path(trial(tmp_path, "a"))
     flights.claim("g", str(host))
     assert [prerun_registry.attach(host, guest(9)), prerun_registry.attach(host, guest(10))] == [True, True]
-    assert prerun_registry.guests(host) == (guest(9), guest(10))
+    assert prerun_registry.list_waiting_jobs(host) == (guest(9), guest(10))
     assert prerun_registry.close(host) == (guest(9), guest(10))
     assert prerun_registry.attach(host, guest(11)) is False
     prerun_registry.take(host, guest(9))
@@ -93,7 +93,7 @@ def test_no_guest_is_lost_when_the_door_shuts_while_many_processes_attach(tmp_pa
         assert one.stdin
         one.stdin.write("\n")
         one.stdin.flush()
-    wait_until(lambda: len(prerun_registry.guests(host)) >= 30, "30 guests attach", pause=0.001)
+    wait_until(lambda: len(prerun_registry.list_waiting_jobs(host)) >= 30, "30 guests attach", pause=0.001)
     heard = {one.job_id for one in prerun_registry.close(host)}
     believed = {int(word) for one in attachers for word in one.communicate()[0].split()}
     assert heard == believed

@@ -17,7 +17,7 @@ from slurmwrap.model.node import NodeHealth
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.model.run import ActionRecord, JobRun
 from slurmwrap.protocols import Published, Publisher
-from slurmwrap.store.published import KEEP_S, FilePublisher, read_published, read_why, told
+from slurmwrap.store.published import KEEP_S, FilePublisher, parse_published, read_published, read_why
 
 PUBLISHED = Published(
     at=5.0,
@@ -143,8 +143,8 @@ def test_the_owner_alone_is_told_oldest_first(publisher: FilePublisher) -> None:
     assert names == ["81-10.munge", "81-900.munge", "82-20.munge"]
     assert (publisher.directory / "why" / "0" / "81-10.munge").read_bytes().startswith(b"/run/munge.sock 1001 {")
     mine = read_why(publisher.directory, 81, unseal_as(1001), {ME})
-    assert [told(one) for one in mine] == [(first, (ACTION,)), (retried, ())]
-    assert [told(one)[0] for one in read_why(publisher.directory, None, unseal_as(1002), {ME})] == [other]
+    assert [parse_published(one) for one in mine] == [(first, (ACTION,)), (retried, ())]
+    assert [parse_published(one)[0] for one in read_why(publisher.directory, None, unseal_as(1002), {ME})] == [other]
     assert read_why(publisher.directory, 82, unseal_as(1001), {ME}) == []
 
 
@@ -170,7 +170,7 @@ def test_only_the_newest_files_are_tried(publisher: FilePublisher) -> None:
     for number in range(5):
         publisher.tell_owner(record(90 - number, number), ())
     found = read_why(publisher.directory, None, unseal_as(1001), {ME}, limit=2)
-    assert [told(one)[0].attempt.submit_time for one in found] == [3, 4]
+    assert [parse_published(one)[0].attempt.submit_time for one in found] == [3, 4]
 
 
 @pytest.mark.parametrize("payload", [b"", b"[]", b"{}", b"\xff", json.dumps({"attempt": {}}).encode()])
@@ -181,6 +181,6 @@ def test_a_seal_with_something_else_inside_is_passed_over(publisher: FilePublish
 
 def test_a_told_attempt_that_is_wrong_names_its_field() -> None:
     with pytest.raises(ValueError, match=r"JobRun\.attempt is missing"):
-        told({"attempt": {}, "actions": []})
+        parse_published({"attempt": {}, "actions": []})
     with pytest.raises(ValueError, match="actions is missing"):
-        told({"attempt": {}})
+        parse_published({"attempt": {}})

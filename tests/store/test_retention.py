@@ -24,7 +24,7 @@ from slurmwrap.model.retry_decision import PlannedAction
 from slurmwrap.model.run import JobRun, QueueDelay
 from slurmwrap.model.spool_entry import RejectedEntry
 from slurmwrap.model.submission import Submission
-from slurmwrap.policy.node_score import scores
+from slurmwrap.policy.node_score import compute_node_scores
 from slurmwrap.store import retention
 from slurmwrap.store.database import Database
 from slurmwrap.store.db_maintenance import check
@@ -302,7 +302,7 @@ def test_reports_metrics_and_nodes_are_told_the_same_afterwards(site: Path) -> N
             history = store.node_history(NOW - 28 * DAY)
         totals = rows(site, "SELECT * FROM totals ORDER BY 1, 2, 3")
         runs = rows(site, "SELECT * FROM runs WHERE aside <> 1 ORDER BY end_time, job_id")
-        return scores(history, Nodes(), now=NOW), history, totals, runs
+        return compute_node_scores(history, Nodes(), now=NOW), history, totals, runs
 
     before = told()
     found = pruned(site)
@@ -372,7 +372,7 @@ def test_free_pages_go_back_to_the_file_system_and_a_rewrite_packs_the_rest(site
         assert connection.execute("PRAGMA freelist_count").fetchone() == (0,)
         assert connection.execute("PRAGMA auto_vacuum").fetchone() == (2,)
     assert site.stat().st_size < 0.6 * before
-    assert retention.rewritten_at(site) == NOW
+    assert retention.get_rewrite_time(site) == NOW
 
 
 def test_a_file_of_the_older_layout_gets_the_newer_one(path: Path) -> None:
@@ -395,6 +395,6 @@ def test_a_file_of_the_older_layout_gets_the_newer_one(path: Path) -> None:
 
 @pytest.mark.parametrize(("detail_d", "window_d", "days"), [(35, 28.0, 35), (7, 28.0, 29), (35, 60.0, 61)])
 def test_details_stay_for_as_long_as_nodes_are_judged_by_them(detail_d: int, window_d: float, days: float) -> None:
-    over = retention.cuts(Retention(detail_d=detail_d, keep_d=400), NOW, window_d=window_d)
+    over = retention.compute_cutoffs(Retention(detail_d=detail_d, keep_d=400), NOW, window_d=window_d)
     brief = NOW - 7 * DAY
     assert over == {"settled": NOW - 6 * 3600, "brief": brief, "detail": NOW - days * DAY, "keep": NOW - 400 * DAY}

@@ -10,8 +10,8 @@ from slurmwrap.model.observation import Context, Observation
 from slurmwrap.model.run import JobRun
 from slurmwrap.model.submission import Submission
 from slurmwrap.store.published import FilePublisher
-from slurmwrap.store.sealed_diagnoses import told_ends
-from slurmwrap.store.serialize import to_plain
+from slurmwrap.store.sealed_diagnoses import read_published_ends
+from slurmwrap.store.serialize import to_json_dict
 from slurmwrap.store.spool_writer import write_plain
 from slurmwrap.store.user_state_files import UserState
 
@@ -59,7 +59,7 @@ class Site:
                 context=Context.SUBMIT,
                 at=one.at,
                 uid=UID,
-                facts={"submission": to_plain(one)},
+                facts={"submission": to_json_dict(one)},
             )
             write_plain(self.state.spool, note)
 
@@ -73,7 +73,7 @@ class Site:
             return content, 0
 
         same = [one for one in self.state.submitted("aa") if one.fingerprint == fingerprint]
-        told = told_ends(same, self.directory, unseal, {0})
+        told = read_published_ends(same, self.directory, unseal, {0})
         found = self.state.failed_before("aa", fingerprint=fingerprint, told=told)
         return [(failure.job_id, failure.reason) for failure in found]
 

@@ -1,4 +1,4 @@
-"""to_plain and from_plain: every record comes back equal; what is wrong is named."""
+"""to_plain and record_from_json: every record comes back equal; what is wrong is named."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from slurmwrap.model.placement_plan import Level, PlacementPlan
 from slurmwrap.model.run import JobRun, PrerunRecord
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.sbatch.request import RequestChange
-from slurmwrap.store.deserialize import from_plain
-from slurmwrap.store.serialize import to_plain
+from slurmwrap.store.deserialize import record_from_json
+from slurmwrap.store.serialize import to_json_dict
 
 
 class Colour(Enum):
@@ -72,16 +72,16 @@ FULL = Outer(
 
 
 def through_json(record: Any) -> Any:
-    return json.loads(json.dumps(to_plain(record)))
+    return json.loads(json.dumps(to_json_dict(record)))
 
 
 def test_every_kind_of_field_survives_json() -> None:
-    assert from_plain(Outer, through_json(FULL)) == FULL
+    assert record_from_json(Outer, through_json(FULL)) == FULL
 
 
 def test_plain_form_is_readable() -> None:
     record = Outer(name="a", colour=Colour.BLUE, flags=frozenset({"z", "b"}), content=b"hi")
-    assert to_plain(record) == {
+    assert to_json_dict(record) == {
         "name": "a",
         "colour": "blue",
         "inner": None,
@@ -116,22 +116,22 @@ def test_the_projects_own_nested_records_survive() -> None:
         uid=1000,
         at=1.5,
         verdict=verdict,
-        plan=to_plain(plan),
-        changes=(to_plain(change),),
+        plan=to_json_dict(plan),
+        changes=(to_json_dict(change),),
     )
     diagnosis = Diagnosis(category="gpu_oom", domain="U", decision="stop", confidence=0.9, signature="s")
     attempt = JobRun(attempt=RunKey(cluster="c", job_id=1, submit_time=2), nodes=("n1",), diagnosis=diagnosis)
-    assert from_plain(PrerunRecord, through_json(prerun)) == prerun
-    assert from_plain(PlacementPlan, prerun.plan) == plan
-    assert from_plain(JobRun, through_json(attempt)) == attempt
+    assert record_from_json(PrerunRecord, through_json(prerun)) == prerun
+    assert record_from_json(PlacementPlan, prerun.plan) == plan
+    assert record_from_json(JobRun, through_json(attempt)) == attempt
 
 
 def test_unknown_keys_of_a_newer_version_are_ignored() -> None:
-    assert from_plain(Inner, {"number": 1, "invented_later": [1]}) == Inner(number=1)
+    assert record_from_json(Inner, {"number": 1, "invented_later": [1]}) == Inner(number=1)
 
 
 def test_missing_keys_take_their_defaults() -> None:
-    assert from_plain(Outer, {"name": "a"}) == Outer(name="a")
+    assert record_from_json(Outer, {"name": "a"}) == Outer(name="a")
 
 
 @pytest.mark.parametrize(
@@ -162,19 +162,19 @@ def test_missing_keys_take_their_defaults() -> None:
 )
 def test_what_is_wrong_is_named(plain: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError) as caught:
-        from_plain(Outer, plain)
+        record_from_json(Outer, plain)
     assert str(caught.value) == message
 
 
 @pytest.mark.parametrize("plain", [None, [], "x", 3])
 def test_what_is_no_object_is_refused(plain: Any) -> None:
     with pytest.raises(ValueError, match=r"Inner: .* is not an object"):
-        from_plain(Inner, plain)
+        record_from_json(Inner, plain)
 
 
 def test_what_is_no_record_has_no_plain_form() -> None:
     with pytest.raises(TypeError, match="object is not a record"):
-        to_plain({"x": object()}["x"])
+        to_json_dict({"x": object()}["x"])
 
 
 JSON = st.recursive(
@@ -187,13 +187,13 @@ JSON = st.recursive(
 @settings(
     max_examples=settings.default.max_examples // 3, suppress_health_check=[HealthCheck.too_slow]
 )  # busy machines
-@given(st.fixed_dictionaries({"name": st.text()}, optional={key: JSON for key in to_plain(FULL) if key != "name"}))
+@given(st.fixed_dictionaries({"name": st.text()}, optional={key: JSON for key in to_json_dict(FULL) if key != "name"}))
 def test_any_json_gives_a_record_or_a_value_error(plain: dict[str, Any]) -> None:
     try:
-        record = from_plain(Outer, plain)
+        record = record_from_json(Outer, plain)
     except ValueError:
         return
-    assert repr(from_plain(Outer, to_plain(record))) == repr(record)  # repr: NaN inside `free` equals nothing
+    assert repr(record_from_json(Outer, to_json_dict(record))) == repr(record)  # repr: NaN inside `free` equals nothing
 
 
 def test_reading_records_loads_nothing_heavy() -> None:

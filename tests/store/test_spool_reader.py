@@ -18,7 +18,7 @@ from slurmwrap.model.observation import Context, Observation
 from slurmwrap.model.spool_entry import RejectedEntry, SpoolEntry
 from slurmwrap.store import spool_reader as spool_module
 from slurmwrap.store.spool_reader import PlainSpool, SealedSpool
-from slurmwrap.store.spool_writer import new_nonce, serialize, write_plain, write_sealed
+from slurmwrap.store.spool_writer import make_nonce, serialize, write_plain, write_sealed
 
 USER = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="seals as two users")
@@ -346,5 +346,5 @@ def test_half_a_record_of_the_controllers_hook_waits_and_is_then_set_aside(tmp_p
 
 
 def test_nonces_are_128_random_bits() -> None:
-    assert len({new_nonce() for _ in range(100)}) == 100
-    assert all(len(bytes.fromhex(new_nonce())) == 16 for _ in range(10))
+    assert len({make_nonce() for _ in range(100)}) == 100
+    assert all(len(bytes.fromhex(make_nonce())) == 16 for _ in range(10))

@@ -20,7 +20,7 @@ from slurmwrap.model.run import JobRun, PrerunRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.store.database import Database
-from slurmwrap.store.serialize import to_plain
+from slurmwrap.store.serialize import to_json_dict
 from slurmwrap.store.user_state_files import UserState
 
 PASS = PrerunRecord(
@@ -68,7 +68,7 @@ def state(tmp_path: Path) -> UserState:
 def left_in_spool(state: UserState, name: str, record: PrerunRecord) -> None:
     state.spool.mkdir(parents=True, exist_ok=True)
     content = {"version": 1, "nonce": name, "cluster": "lab", "job_id": 1, "context": "prerun", "at": 1, "node": ""}
-    (state.spool / name).write_text(json.dumps({**content, "facts": {"prerun": to_plain(record)}}))
+    (state.spool / name).write_text(json.dumps({**content, "facts": {"prerun": to_json_dict(record)}}))
 
 
 def answers(state: UserState) -> tuple[object, ...]:

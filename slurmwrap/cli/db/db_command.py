@@ -23,7 +23,7 @@ from slurmwrap.fast_dataclasses import replace
 from slurmwrap.report import text_format
 from slurmwrap.store import db_maintenance, retention
 from slurmwrap.store.database import Database
-from slurmwrap.store.serialize import to_plain
+from slurmwrap.store.serialize import to_json_dict
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -98,7 +98,7 @@ def check(
       slurmwrap db check /var/backups/slurmwrap/site-20261121-030000.db
     """
     found = db_maintenance.check(_place(file_)[0], thorough=not quick)
-    typer.echo(json.dumps(to_plain(found), indent=2) if as_json else _health(found))
+    typer.echo(json.dumps(to_json_dict(found), indent=2) if as_json else _health(found))
     if found.faults:
         raise typer.Exit(1)
 
@@ -149,9 +149,9 @@ def prune(
         found = retention.prune(place, kept, now, window_d=window, short_digests=site)
         freed = retention.vacuum(place) if vacuum else 0
     if as_json:
-        typer.echo(json.dumps({**to_plain(found), "vacuum_freed_bytes": freed, "dry_run": dry_run}, indent=2))
+        typer.echo(json.dumps({**to_json_dict(found), "vacuum_freed_bytes": freed, "dry_run": dry_run}, indent=2))
         return
-    typer.echo(_pruned(found, retention.cuts(kept, now, window_d=window), dry_run))
+    typer.echo(_pruned(found, retention.compute_cutoffs(kept, now, window_d=window), dry_run))
     if vacuum and not dry_run:
         typer.echo(f"written anew: {_bytes(freed)} smaller, now {_bytes(place.stat().st_size)}")
 

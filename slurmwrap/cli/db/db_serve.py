@@ -15,7 +15,7 @@ from slurmwrap.console import Console
 from slurmwrap.errors import SlurmwrapError, StoreError
 from slurmwrap.resources import shipped
 from slurmwrap.store.database import Database
-from slurmwrap.store.schema_docs import described
+from slurmwrap.store.schema_docs import describe_tables
 
 _HIDDEN = ("seen", "names", "job_names", "migrations")  # what says something to programs only
 _SETTINGS = {
@@ -58,7 +58,7 @@ def metadata(database: Path) -> dict[str, Any]:
     tables = {
         one.name: {"description": f"{one.meaning[:1].upper()}{one.meaning[1:]}.", "columns": dict(one.columns)}
         | ({"hidden": True} if one.name in _HIDDEN else {})
-        for one in described()
+        for one in describe_tables()
     }
     about = {"title": told["title"], "description": told["description"]}
     return {**about, "databases": {database.stem: {**about, "tables": tables, "queries": told["queries"]}}}

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 
-from slurmwrap.config import Config, user_state_dir
+from slurmwrap.config import Config, find_user_state_dir
 from slurmwrap.errors import SlurmError
 from slurmwrap.fast_dataclasses import dataclass, field
 from slurmwrap.model.hostlist import fold
 from slurmwrap.model.node import Node, Snapshot
 from slurmwrap.slurm.adapter import AdapterChoice, choose
 from slurmwrap.slurm.commands import SlurmCommands
-from slurmwrap.slurm.pyslurm.compatibility import commands_release
+from slurmwrap.slurm.pyslurm.compatibility import read_commands_release
 from slurmwrap.store.user_state_files import DATABASE
 
 OK, WARN, FAIL, SKIP = "ok", "warn", "fail", "skip"
@@ -102,7 +102,7 @@ class CheckContext:
     @cached_property
     def release(self) -> str:
         """Of Slurm's commands, "22.05.8"; "" unknown, as it is without a slurm.conf."""
-        return commands_release(self.environ)
+        return read_commands_release(self.environ)
 
     @cached_property
     def choice(self) -> AdapterChoice:
@@ -117,7 +117,7 @@ class CheckContext:
     @property
     def own_database(self) -> Path:
         """This user's."""
-        return user_state_dir(self.environ) / DATABASE
+        return find_user_state_dir(self.environ) / DATABASE
 
     def setting(self, key: str) -> str:
         """Of slurm.conf as the controller has it; "" where it is not said or nobody answers."""

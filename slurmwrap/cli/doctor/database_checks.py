@@ -12,7 +12,7 @@ from pathlib import Path
 
 from slurmwrap.cli.doctor.check_records import FAIL, OK, SKIP, WARN, CheckContext, CheckResult
 from slurmwrap.errors import StoreError
-from slurmwrap.store.connection import connect_readonly, explained, version_of
+from slurmwrap.store.connection import connect_readonly, read_version, translate_sqlite_errors
 from slurmwrap.store.migrations import VERSION
 
 CHECK_S = 5.0  # of a file of 2 GB a whole check takes half a minute
@@ -58,8 +58,8 @@ def out_of_sight(path: Path) -> str:
 
 def _looked_into(name: str, path: Path, keep_d: float = 0.0, now: float = 0.0) -> CheckResult:
     try:
-        with explained(path), closing(connect_readonly(path, busy_s=5.0)) as connection:
-            version = version_of(connection, path)
+        with translate_sqlite_errors(path), closing(connect_readonly(path, busy_s=5.0)) as connection:
+            version = read_version(connection, path)
             faults = _faults(connection)
             oldest = _oldest(connection) if version else None
     except StoreError as error:

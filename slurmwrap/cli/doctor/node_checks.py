@@ -14,8 +14,8 @@ from typing import Any
 from slurmwrap.cli.doctor.check_records import FAIL, OK, SKIP, WARN, CheckContext, CheckResult, folded
 from slurmwrap.cli.doctor.database_checks import out_of_sight
 from slurmwrap.cli.doctor.slurm_conf_checks import hooks_directory
-from slurmwrap.install.hook_versions import OTHER, SILENT, UNSAID, NodeHooks, checksum_of, hooks_of
-from slurmwrap.store.connection import connect_readonly, explained
+from slurmwrap.install.hook_versions import OTHER, SILENT, UNSAID, NodeHooks, list_node_hooks, read_checksum
+from slurmwrap.store.connection import connect_readonly, translate_sqlite_errors
 from slurmwrap.store.database import Database
 
 WINDOW_D = 7
@@ -40,8 +40,10 @@ def hooks(ground: CheckContext) -> CheckResult:
         seen = store.hooks_seen(ground.setting("ClusterName"), since=since)
     ran = set(_column(path, _RAN, {"since": since, "until": ground.now - _ON_ITS_WAY_S}))
     directory = hooks_directory(ground)
-    expected = checksum_of(directory) if directory else ""
-    rows = [(one.node, _SAID[one.state]) for one in hooks_of(names, seen, expected) if _matters(one, ran, expected)]
+    expected = read_checksum(directory) if directory else ""
+    rows = [
+        (one.node, _SAID[one.state]) for one in list_node_hooks(names, seen, expected) if _matters(one, ran, expected)
+    ]
     heard = sum(1 for name in names if name in seen)
     worked = len(ran.intersection(names))
     text = f"heard of {heard} of the {len(names)} nodes that are up in {WINDOW_D} days; {worked} ran jobs"
@@ -142,7 +144,7 @@ def _database(ground: CheckContext) -> Path | _Skipped:
 
 
 def _rows(path: Path, sql: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
-    with explained(path), closing(connect_readonly(path, busy_s=5.0)) as connection:
+    with translate_sqlite_errors(path), closing(connect_readonly(path, busy_s=5.0)) as connection:
         return connection.execute(sql, values).fetchall()
 
 

@@ -23,7 +23,7 @@ from slurmwrap.host.journal import Journal
 from slurmwrap.host.run_command import run
 from slurmwrap.install.service_watchdog import LATE_S, REPORT_S, last_beat, last_report
 from slurmwrap.install.systemd_units import ENABLED
-from slurmwrap.store.connection import connect_readonly, explained
+from slurmwrap.store.connection import connect_readonly, translate_sqlite_errors
 from slurmwrap.store.published import FILE
 
 _MODE = 0o1733
@@ -219,7 +219,10 @@ def night_report(ground: CheckContext) -> CheckResult:
 def _begun(ground: CheckContext) -> float:
     """When the site's database was made; 0.0 where that cannot be read."""
     try:
-        with explained(path := ground.site_database or Path()), closing(connect_readonly(path, busy_s=2.0)) as database:
+        with (
+            translate_sqlite_errors(path := ground.site_database or Path()),
+            closing(connect_readonly(path, busy_s=2.0)) as database,
+        ):
             return float(database.execute("SELECT min(at) FROM migrations").fetchone()[0] or 0.0)
     except StoreError:
         return 0.0

@@ -12,9 +12,9 @@ from slurmwrap.errors import BadCredential, NoSlurmConf, SlurmError, SlurmwrapEr
 from slurmwrap.host import munge
 from slurmwrap.slurm.accounting import Sacct
 from slurmwrap.slurm.commands import CONF_PLACES
-from slurmwrap.slurm.find_sbatch import slurms_own
-from slurmwrap.slurm.pyslurm.compatibility import PROVEN, installed
-from slurmwrap.slurm.scontrol_parser import as_release
+from slurmwrap.slurm.find_sbatch import find_sbatch
+from slurmwrap.slurm.pyslurm.compatibility import PROVEN, find_installed_version
+from slurmwrap.slurm.scontrol_parser import parse_release
 
 COMMANDS = ("sbatch", "scontrol", "squeue", "scancel", "sinfo")
 LEAST = (22, 5)
@@ -27,7 +27,7 @@ def commands(ground: CheckContext) -> CheckResult:
     if missing:
         hint = "Install Slurm's client commands, or load the site's slurm module."
         return CheckResult(name="commands", state=FAIL, text=f"not on PATH: {', '.join(missing)}", hint=hint)
-    if (as_release(told) or LEAST) < LEAST:
+    if (parse_release(told) or LEAST) < LEAST:
         return CheckResult(
             name="commands", state=FAIL, text=f"Slurm {told}", hint="slurmwrap needs Slurm 22.05 or newer."
         )
@@ -37,7 +37,7 @@ def commands(ground: CheckContext) -> CheckResult:
 def sbatch(ground: CheckContext) -> CheckResult:
     """Slurm's own sbatch is found, and whether the one that users type is gsub."""
     try:
-        own = slurms_own(ground.environ)
+        own = find_sbatch(ground.environ)
     except SlurmwrapError as error:
         return CheckResult(
             name="sbatch", state=FAIL, text=str(error), hint=f"{error.hint[:1].upper()}{error.hint[1:]}."
@@ -75,7 +75,7 @@ def controller(ground: CheckContext) -> CheckResult:
         return CheckResult(name="controller", state=FAIL, text=str(ground.slurm), hint=hint)
     theirs, ours = ground.setting("SLURM_VERSION"), ground.release
     text = f"slurmctld {theirs} of cluster '{ground.setting('ClusterName')}' answers"
-    if ours and as_release(ours) != as_release(theirs):
+    if ours and parse_release(ours) != parse_release(theirs):
         hint = "Slurm speaks with commands of up to two (from 24.11 on three) releases before its own."
         return CheckResult(name="controller", state=WARN, text=f"{text}; the commands are {ours}", hint=hint)
     return CheckResult(name="controller", state=OK, text=text)
@@ -94,14 +94,14 @@ def adapter(ground: CheckContext) -> CheckResult:
 
 def pyslurm(ground: CheckContext) -> CheckResult:
     """PySlurm's release beside Slurm's."""
-    ours, slurms = installed(), ground.release
+    ours, slurms = find_installed_version(), ground.release
     if not ours:
         return CheckResult(name="PySlurm", state=SKIP, text="not installed, and not needed")
-    if not slurms or as_release(ours) != as_release(slurms):
+    if not slurms or parse_release(ours) != parse_release(slurms):
         slurms = slurms or "of an unknown release"
         hint = "It is left alone. PySlurm X.Y works with Slurm X.Y only (docs/pyslurm.md)."
         return CheckResult(name="PySlurm", state=OK, text=f"{ours} is not for Slurm {slurms}: not used", hint=hint)
-    tried = "" if as_release(ours) in PROVEN else "; not tried by us with this release"
+    tried = "" if parse_release(ours) in PROVEN else "; not tried by us with this release"
     return CheckResult(name="PySlurm", state=OK, text=f"{ours} for Slurm {slurms}{tried}")
 
 

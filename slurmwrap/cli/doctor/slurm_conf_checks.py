@@ -9,7 +9,7 @@ from pathlib import Path
 
 from slurmwrap.cli.doctor.check_records import FAIL, OK, SKIP, UNKNOWN, WARN, CheckContext, CheckResult
 from slurmwrap.host.run_command import run
-from slurmwrap.install.hook_versions import checksum_of
+from slurmwrap.install.hook_versions import read_checksum
 from slurmwrap.model.node import Node, Partition, Snapshot
 
 _MARK = b"slurmwrap"  # in the comment that each of our shims begins with
@@ -45,7 +45,7 @@ def _settings(ground: CheckContext) -> CheckResult:
     if "alloc" not in flags and "contain" not in flags:
         hint = "PrologFlags=Alloc in slurm.conf: without it the Prolog of nodes without a step runs never or late."
         return CheckResult(name="hooks", state=WARN, text=f"PrologFlags={flags or 'none'}", hint=hint)
-    if directory is not None and not checksum_of(directory):
+    if directory is not None and not read_checksum(directory):
         hint = "`slurmwrap hooks install` writes them anew."
         return CheckResult(
             name="hooks", state=FAIL, text=f"{directory}: files are missing or cannot be read", hint=hint

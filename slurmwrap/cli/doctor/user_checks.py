@@ -8,11 +8,11 @@ from pathlib import Path
 
 from slurmwrap.cli.completion.completion_command import MARK, Shell, place_of
 from slurmwrap.cli.doctor.check_records import FAIL, OK, SKIP, WARN, CheckContext, CheckResult
-from slurmwrap.config import site_file, user_file, user_state_dir
-from slurmwrap.config.config_check import remarks
-from slurmwrap.config.key_origins import unknown_variables
-from slurmwrap.config.paths import speaks_for_site, written_by_others
-from slurmwrap.slurm.response_cache import folder_of, is_ours_alone
+from slurmwrap.config import find_site_file, find_user_file, find_user_state_dir
+from slurmwrap.config.config_check import find_remarks
+from slurmwrap.config.key_origins import find_unknown_variables
+from slurmwrap.config.paths import find_other_writers, is_site_process
+from slurmwrap.slurm.response_cache import find_cache_folder, is_ours_alone
 
 CONTROL = "/dev/nvidiactl"
 _ASKED = "Until then each gsub asks Slurm by itself."
@@ -25,9 +25,9 @@ _FOR_ALL = {  # where administrators put it
 
 def configuration(ground: CheckContext) -> CheckResult:
     """Which files were read, who could have written them, and variables that set nothing."""
-    read = [path for path in (site_file(ground.environ), user_file(ground.environ)) if path.exists()]
-    loose = [f"{path}: {why}" for path in read if (why := written_by_others(path.stat()))]
-    odd = (*loose, *unknown_variables(ground.environ), *remarks(ground.config))
+    read = [path for path in (find_site_file(ground.environ), find_user_file(ground.environ)) if path.exists()]
+    loose = [f"{path}: {why}" for path in read if (why := find_other_writers(path.stat()))]
+    odd = (*loose, *find_unknown_variables(ground.environ), *find_remarks(ground.config))
     text = ", ".join(map(str, read)) or "defaults: there is no file"
     if loose:
         hint = "Check who changed it, then: chown root: FILE; chmod 644 FILE. Root and SlurmUser refuse it as it is."
@@ -56,9 +56,9 @@ def nvml(ground: CheckContext) -> CheckResult:
 
 def state_dir(ground: CheckContext) -> CheckResult:
     """Where this user's own records go: on a network file system SQLite's locks may not hold."""
-    path = user_state_dir(ground.environ)
+    path = find_user_state_dir(ground.environ)
     there = next(one for one in (path, *path.parents) if one.exists())
-    if not os.access(there, os.W_OK) and speaks_for_site(ground.config):
+    if not os.access(there, os.W_OK) and is_site_process(ground.config):
         return CheckResult(name="state", state=SKIP, text="SlurmUser has the site's, and submits no jobs of his own")
     if not os.access(there, os.W_OK):
         hint = "Set XDG_STATE_HOME to a directory that you may write to. gsub submits all the same."
@@ -69,7 +69,7 @@ def state_dir(ground: CheckContext) -> CheckResult:
 def answers(ground: CheckContext) -> CheckResult:
     """Where gsub keeps Slurm's answers for some seconds: only a directory that is this user's alone is believed."""
     try:
-        folder = folder_of(ground.environ, ground.uid)
+        folder = find_cache_folder(ground.environ, ground.uid)
         found = os.lstat(folder)  # a link is none
     except FileNotFoundError:
         return CheckResult(name="kept answers", state=OK, text="none yet: the first gsub makes a private directory")

@@ -15,7 +15,7 @@ from slurmwrap.cli import terminal
 from slurmwrap.cli.hooks import hooks_options as opt
 from slurmwrap.console import Console
 from slurmwrap.errors import SlurmwrapError
-from slurmwrap.install.install_output import harmless_lines, tell_tried
+from slurmwrap.install.install_output import make_lines_harmless, print_test_results
 from slurmwrap.install.manifest import FILE
 
 app = typer.Typer(help="The Prolog, Epilog and EpilogSlurmctld that observe jobs.", no_args_is_help=True)
@@ -63,7 +63,7 @@ def plan(
     if as_json:
         typer.echo(json.dumps(plan_output.plan_json(made, steps), indent=2))
     else:
-        typer.echo(harmless_lines(plan_output.plan_text(made, steps, terminal.painter())))
+        typer.echo(make_lines_harmless(plan_output.plan_text(made, steps, terminal.painter())))
     sys.exit(1 if made.conflicts else 0)
 
 
@@ -113,7 +113,7 @@ def install(
 
     where, made, names = _planned(locals())
     steps = workflow.steps_of(made, where, names, by_hand=nodes == workflow.NONE, test=test and where.system.alive)
-    typer.echo(harmless_lines(plan_output.plan_text(made, steps, terminal.painter())))
+    typer.echo(make_lines_harmless(plan_output.plan_text(made, steps, terminal.painter())))
     if made.conflicts:
         sys.exit(1)
     if not yes and sys.stdin.isatty() and not typer.confirm("\nGo on?"):
@@ -130,7 +130,7 @@ def install(
     )
     verify_nodes.tell_looked(looked, where.voice)
     tried = workflow.test_jobs(where, made, hostlist.expand(test_node) if test_node else (), test_user, patience)
-    tell_tried(tried, where.voice, workflow.RESTART if made.restart else "")
+    print_test_results(tried, where.voice, workflow.RESTART if made.restart else "")
 
 
 @app.command()
@@ -164,7 +164,7 @@ def bundle(
       slurmwrap hooks bundle --controller backup.tar.gz   then, on the backup: tar -C / -xzf backup.tar.gz
     """
     from slurmwrap.install import workflow
-    from slurmwrap.install.copy_to_nodes import bundle as packed
+    from slurmwrap.install.copy_to_nodes import make_bundle as packed
 
     given = {
         **locals(),
@@ -184,7 +184,7 @@ def bundle(
     except OSError as error:
         raise SlurmwrapError(f"{to}: {error.strerror}") from error
     for path in [one[0] for one in (*shipment.folders, *shipment.files)]:
-        typer.echo(harmless_lines(f"{path}"))
+        typer.echo(make_lines_harmless(f"{path}"))
 
 
 @app.command()
@@ -219,7 +219,7 @@ def check(
     worst = max((one.state for one in held), key=rank.index)
     told = plan_output.check_json(held, worst)
     typer.echo(
-        json.dumps(told, indent=2) if as_json else harmless_lines(plan_output.check_text(held, terminal.painter()))
+        json.dumps(told, indent=2) if as_json else make_lines_harmless(plan_output.check_text(held, terminal.painter()))
     )
     sys.exit(rank.index(worst))
 
@@ -247,13 +247,13 @@ def uninstall(
     from slurmwrap.install import plan_output, workflow
     from slurmwrap.install import uninstall as remove
     from slurmwrap.install import uninstall_nodes as from_nodes
-    from slurmwrap.install.copy_to_nodes import summed
+    from slurmwrap.install.copy_to_nodes import group_by_reason
     from slurmwrap.model import hostlist
 
     where = _installed(root, manifest, systemd=not no_systemd, reconfigure=not no_reconfigure)
     assert where.manifest is not None
     taking = remove.make_taking(where.manifest, where.system.tree)
-    typer.echo(harmless_lines(plan_output.taking_text(taking, purge, terminal.painter())))
+    typer.echo(make_lines_harmless(plan_output.format_uninstall_plan(taking, purge, terminal.painter())))
     if dry_run:
         return
     if where.system.alive and os.geteuid() != 0:
@@ -262,7 +262,7 @@ def uninstall(
     from_nodes.refuse_in_force(where)
     sent = from_nodes.take_from_nodes(where, nodes, patience)
     from_nodes.refuse_named(sent)
-    for reason, names in summed(sent):
+    for reason, names in group_by_reason(sent):
         where.voice.say(f"the files stay on {hostlist.fold(names)}: {reason}. {from_nodes.left_behind(where)}")
     gone = {one.node for one in sent if not one.reason}
     behind = [name for name in where.manifest.nodes if name not in gone and nodes != workflow.NONE]
@@ -306,12 +306,12 @@ def _installed(root: Path, manifest: Path, *, systemd: bool, reconfigure: bool =
     """The ground of what is installed. SlurmwrapError where nothing is."""
     from slurmwrap.fast_dataclasses import replace
     from slurmwrap.install import workflow
-    from slurmwrap.install.install_target import account
+    from slurmwrap.install.install_target import find_account
     from slurmwrap.install.safe_files import FileTree
 
     where = workflow.ground(root, manifest, reconfigure=reconfigure, systemd=systemd)
     if where.manifest is None:
         raise SlurmwrapError(f"nothing is installed: there is no {manifest}", hint="`slurmwrap hooks install` does.")
     tree = where.system.tree
-    trusted = tree.trusted | {account(tree, str(where.manifest.settings["slurm_user"])).uid}
+    trusted = tree.trusted | {find_account(tree, str(where.manifest.settings["slurm_user"])).uid}
     return replace(where, system=replace(where.system, tree=FileTree(root=root, trusted=trusted)))

@@ -27,7 +27,9 @@ def watch_over(now: float, voice: Console) -> tuple[list[dict[str, Any]], str]:
     text = "\n".join(f"{one.text}\n  {one.hint}" for one in late) or "the reconciler and the night report are on time"
     word = news(state_dir, late, now)
     if is_our_stderr(os.environ):  # as a service: who filters the journal by priority must not miss it
-        event_log.EventLog.of(config, voice, os.environ).tell_all([event_log.late(one.what, one.text) for one in late])
+        event_log.EventLog.of(config, voice, os.environ).tell_all(
+            [event_log.make_overdue_event(one.what, one.text) for one in late]
+        )
     if word:
         _mail(config, "late" if word == "late" else "well again", _about(late, text), voice)
     return [asdict(one) for one in late], text

@@ -15,7 +15,7 @@ from typing import Any
 from slurmwrap import __version__
 from slurmwrap.config import Config
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.policy.node_score import scores
+from slurmwrap.policy.node_score import compute_node_scores
 from slurmwrap.store.database import Database
 from slurmwrap.store.migrations import VERSION
 
@@ -160,7 +160,7 @@ def _sample(row: Mapping[str, Any]) -> tuple[tuple[str, ...], float]:
 
 def _nodes(database: Database, config: Config, now: float) -> dict[str, Samples]:
     history = database.node_history(now - config.nodes.window_days * _DAY_S)
-    judged = [one for one in scores(history, config.nodes, now=now) if one.status in ("suspect", "lemon")]
+    judged = [one for one in compute_node_scores(history, config.nodes, now=now) if one.status in ("suspect", "lemon")]
     counts = {status: sum(one.status == status for one in judged) for status in ("lemon", "suspect")}
     return {
         "nodes": [((status,), float(count)) for status, count in counts.items()],

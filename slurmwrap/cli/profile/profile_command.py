@@ -17,8 +17,8 @@ from slurmwrap.cli.profile.profile_store import ProfileStore, catch_up, key_of_s
 from slurmwrap.console import Console
 from slurmwrap.errors import UsageError
 from slurmwrap.model.resource_profile import ResourceProfile
-from slurmwrap.profiling.merge_profiles import as_of
-from slurmwrap.store.serialize import to_plain
+from slurmwrap.profiling.merge_profiles import adapt_profile
+from slurmwrap.store.serialize import to_json_dict
 from slurmwrap.store.user_report_tables import ProfileUse
 
 app = typer.Typer(
@@ -58,7 +58,7 @@ def list_profiles(
     now = time.time()
     shelf = _shelf(site)
     start = terminal.since(since, now) if since else 0.0
-    found = [as_of(one, now) for one in shelf.profiles()]
+    found = [adapt_profile(one, now) for one in shelf.profiles()]
     paths = {key: use.script for key, use in shelf.uses().items()} if name else {}
     found = [one for one in found if name in one.key or name in paths.get(one.key, "")]
     found = [one for one in found if source in ("", one.source) and one.measured_at >= start]
@@ -72,7 +72,7 @@ def list_profiles(
         *(shown, now, None if everything else limit), uses=uses, site=site, columns=terminal.columns()
     )
     more = more if as_json else more + left
-    rows = [to_plain(one) | _plain_use(uses.get(one.key)) for one in shown]
+    rows = [to_json_dict(one) | _plain_use(uses.get(one.key)) for one in shown]
     list_options.say_list("profiles", rows, text, as_json=as_json, more=more)
 
 
@@ -96,7 +96,7 @@ def show(
         draw(profile, plot)
         typer.echo(f"drawn: {plot}", err=True)
     if as_json:
-        plain = to_plain(as_of(profile, now)) | _plain_use(shelf.uses().get(profile.key))
+        plain = to_json_dict(adapt_profile(profile, now)) | _plain_use(shelf.uses().get(profile.key))
         typer.echo(list_options.envelope("profile", plain))
         return
     typer.echo(_page(profile, now, storage, shelf.uses().get(profile.key)))

@@ -10,10 +10,10 @@ from typing import Any
 
 from slurmwrap.errors import UsageError
 from slurmwrap.model.resource_profile import ResourceProfile
-from slurmwrap.profiling.plausible_measurement import sound_surface
+from slurmwrap.profiling.plausible_measurement import is_plausible_surface
 from slurmwrap.profiling.synergy_matrices import parse_profiles
-from slurmwrap.store.deserialize import from_plain
-from slurmwrap.store.serialize import to_plain
+from slurmwrap.store.deserialize import record_from_json
+from slurmwrap.store.serialize import to_json_dict
 
 VERSION = 1
 _MARK = "slurmwrap_profiles"
@@ -23,7 +23,7 @@ _KEY_CAP = 250
 
 def exported(profiles: Sequence[ResourceProfile]) -> str:
     """JSON text; `read_profiles` gives the very same records back."""
-    return json.dumps({_MARK: VERSION, "profiles": [to_plain(one) for one in profiles]}, indent=2)
+    return json.dumps({_MARK: VERSION, "profiles": [to_json_dict(one) for one in profiles]}, indent=2)
 
 
 def read_profiles(path: Path, now: float) -> tuple[ResourceProfile, ...]:
@@ -64,7 +64,7 @@ def _ours(text: str) -> tuple[ResourceProfile, ...]:
         raise ValueError("it is JSON, but no export of profiles")
     if plain.get(_MARK) != VERSION:
         raise ValueError(f"it was written by another version ({plain.get(_MARK)!r}; this one knows {VERSION})")
-    return tuple(from_plain(ResourceProfile, one) for one in plain["profiles"])
+    return tuple(record_from_json(ResourceProfile, one) for one in plain["profiles"])
 
 
 def _check(profiles: Sequence[ResourceProfile]) -> None:
@@ -84,5 +84,5 @@ def _check(profiles: Sequence[ResourceProfile]) -> None:
             raise ValueError(f"'{one.key}': a share that is not between 0 and 1")
         if any(point.cpus <= 0 or point.steps_per_s <= 0 for point in one.cpu_curve):
             raise ValueError(f"'{one.key}': a point of its curve is not positive")
-        if not sound_surface(one.surface):
+        if not is_plausible_surface(one.surface):
             raise ValueError(f"'{one.key}': its surface has too many points, or one that nobody can have measured")

@@ -10,8 +10,8 @@ from pathlib import PurePath
 from slurmwrap.model.cpu_curve import least_cpus
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.profiling import profile_bars
-from slurmwrap.profiling.memory_model import MemoryModel, needed_mib, speed_at, storage_needed
-from slurmwrap.profiling.merge_profiles import as_of
+from slurmwrap.profiling.memory_model import MemoryModel, compute_needed_storage, compute_speed, find_needed_mib
+from slurmwrap.profiling.merge_profiles import adapt_profile
 from slurmwrap.profiling.profile_bars import ProfileBar
 from slurmwrap.report import text_format
 from slurmwrap.report.job_report.job_report_text import Paint, plain
@@ -132,7 +132,7 @@ def _facts(one: ResourceProfile, now: float) -> Iterator[tuple[str, str]]:
         yield "based on", f"{told}; the newest {age} ago" + (f" ({one.source})" if one.source else "")
     else:
         yield "based on", f"{_ORIGINS.get(one.source, one.source or 'nothing')}, {age} ago"
-    sure, then = f"{as_of(one, now).confidence:.2f}", f"{one.confidence:.2f}"
+    sure, then = f"{adapt_profile(one, now).confidence:.2f}", f"{one.confidence:.2f}"
     yield "confidence", f"{sure} now" + ("" if sure == then else f"; {then} when it was measured")
     if one.cpus_per_gpu is not None:
         yield "CPUs", f"{'at least ' if one.cpu_bound else ''}{one.cpus_per_gpu:.3g} per GPU, {_cpu_basis(one)}"
@@ -187,8 +187,8 @@ def _curve(one: ResourceProfile, now: float, columns: int, unicode: bool, paint:
     measured = f", measured {text_format.duration(max(0.0, now - one.curve_at))} ago" if one.curve_at else ""
     unit = "speed" if one.source == "import" and one.steps_per_s is None else "steps/s"
     lines = ["", paint(f"CPU curve{measured}", "bold")]
-    lines += profile_bars.bars(
-        profile_bars.cpu_points(one), head=("CPUs", unit), columns=columns, unicode=unicode, style=paint
+    lines += profile_bars.format_bars(
+        profile_bars.list_cpu_points(one), head=("CPUs", unit), columns=columns, unicode=unicode, style=paint
     )
     if one.curve_doubts:
         lines.append("  a later measurement contradicts it: one more decides")
@@ -212,15 +212,18 @@ def _memory(one: ResourceProfile, storage: float | None, columns: int, unicode: 
     if not one.read_mib_per_s or not one.dataset_mib:
         unknown = "What caching its files would save is not known: how much one epoch reads was not measured."
         return [*lines, text_format.wrapped(unknown, indent="  ", hanging="  ", columns=columns)]
-    least = needed_mib(model)
+    least = find_needed_mib(model)
     sizes = [round(model.floor_mib + share * one.dataset_mib) for share in (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)]
     sizes = sorted({*sizes, *([least] if least is not None else [])})
     points = [ProfileBar(label=f"{size:,}", value=_over(model, size), chosen=size == least) for size in sizes]
     unit = "needs of storage, MiB/s" if storage is None else f"speed at {storage:,.0f} MiB/s of storage"
-    return [*lines, *profile_bars.bars(points, head=("MiB", unit), columns=columns, unicode=unicode, style=paint)]
+    return [
+        *lines,
+        *profile_bars.format_bars(points, head=("MiB", unit), columns=columns, unicode=unicode, style=paint),
+    ]
 
 
 def _over(model: MemoryModel, size: float) -> float:
     if model.storage_mib_per_s is None:
-        return storage_needed(model, size) or 0.0
-    return speed_at(model, size) or 0.0
+        return compute_needed_storage(model, size) or 0.0
+    return compute_speed(model, size) or 0.0

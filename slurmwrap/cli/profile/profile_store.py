@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from slurmwrap.cli.record_access import place_of
-from slurmwrap.config import Config, load, user_state_dir
+from slurmwrap.config import Config, find_user_state_dir, load
 from slurmwrap.console import Console
 from slurmwrap.errors import RefusedError, SlurmwrapError, UsageError
 from slurmwrap.fast_dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from slurmwrap.gsub.user_state import touch
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.profiling.profile_key import profile_key_of
 from slurmwrap.store.database import Database
-from slurmwrap.store.published import read_published, trusted_uids
+from slurmwrap.store.published import list_trusted_uids, read_published
 from slurmwrap.store.user_report_tables import ProfileUse
 from slurmwrap.store.user_state_files import UserState
 
@@ -140,15 +140,15 @@ def open_shelf(site: bool, environ: Mapping[str, str]) -> ProfileStore:
 def _own_shelf(config: Config, environ: Mapping[str, str]) -> ProfileStore:
     published: tuple[ResourceProfile, ...] = ()
     if config.site.published:
-        found = read_published(config.site.published, trusted_uids(config))
+        found = read_published(config.site.published, list_trusted_uids(config))
         published = found.profiles if found is not None else ()
-    database = UserState(user_state_dir(environ)).database
+    database = UserState(find_user_state_dir(environ)).database
     return ProfileStore(database=database, site=False, uid=os.geteuid(), published=published)
 
 
 def catch_up(environ: Mapping[str, str], voice: Console) -> None:
     """Takes in what the last calls and pre-runs left; a cluster that does not answer costs only the newest."""
-    state = UserState(user_state_dir(environ))
+    state = UserState(find_user_state_dir(environ))
     mark = state.directory / "unread"
     if not mark.exists():
         if not any(state.spool.glob("*.obs")):

@@ -95,9 +95,9 @@ def _day(moment: float, zone: tzinfo | None) -> date:
 def nightly(report: NightReport, config: Config, zone: tzinfo | None, now: float) -> Path:
     """Writes, prunes, mails, leaves the mark; returns the page. StoreError or UsageError names what did not work."""
     from slurmwrap.cli.report import report_output
-    from slurmwrap.report.headline import page_of
+    from slurmwrap.report.headline import build_page
 
-    page = page_of(report, zone)
+    page = build_page(report, zone)
     folder = directory_of(config)
     try:
         _made(folder, config)

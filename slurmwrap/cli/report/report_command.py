@@ -60,7 +60,7 @@ def report(
     from slurmwrap.cli.report import nightly as report_nightly
     from slurmwrap.cli.report import report_data
     from slurmwrap.cli.report import report_output as out
-    from slurmwrap.report.headline import page_of
+    from slurmwrap.report.headline import build_page
 
     output = _place(file, output)
     if as_html and as_json:
@@ -100,7 +100,7 @@ def report(
         for path in out.write(page, chosen, output, terminal.local_zone()):
             typer.echo(path)
     if mail:
-        out.send(page, page_of(page, terminal.local_zone()), mail, config)
+        out.send(page, build_page(page, terminal.local_zone()), mail, config)
         typer.echo(f"sent to {', '.join(mail)}")
     if not output and not mail:
         typer.echo(out.rendered(page, chosen, terminal.local_zone(), terminal.painter()), nl=False)

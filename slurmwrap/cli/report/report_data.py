@@ -21,7 +21,7 @@ from slurmwrap.report.user_report import own_report
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store import schema
 from slurmwrap.store.database import Database
-from slurmwrap.store.in_memory import in_memory
+from slurmwrap.store.in_memory import open_in_memory
 from slurmwrap.store.report_figures import DETAIL_S, read
 from slurmwrap.store.report_reader import Period, ReportReader
 
@@ -71,7 +71,7 @@ def _opened(place: RecordSource, period: Period) -> Iterator[tuple[Database, Rep
 
 def of_records(known: JobRecords) -> Database:
     """A database in memory of what somebody may know."""
-    return in_memory(
+    return open_in_memory(
         (schema.ATTEMPTS, known.attempts),
         (schema.PRERUNS, known.preruns),
         (schema.SUBMISSIONS, known.submissions),

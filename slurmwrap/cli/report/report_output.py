@@ -9,7 +9,7 @@ from pathlib import Path
 from slurmwrap import __version__
 from slurmwrap.config import Config
 from slurmwrap.errors import StoreError, UsageError
-from slurmwrap.report.headline import page_of
+from slurmwrap.report.headline import build_page
 from slurmwrap.report.job_report.job_report_text import Paint, plain
 from slurmwrap.report.night_report import NightReport
 from slurmwrap.report.report_page import Page
@@ -49,7 +49,7 @@ def rendered(report: NightReport, kind: str, zone: tzinfo | None, paint: Paint =
         from slurmwrap.report import report_json
 
         return report_json.render(report, made_by=MADE_BY)
-    page = page_of(report, zone)
+    page = build_page(report, zone)
     if kind == "html":
         return whole_page(report, page)
     if kind == "md":
@@ -59,7 +59,7 @@ def rendered(report: NightReport, kind: str, zone: tzinfo | None, paint: Paint =
     if kind == "csv":
         from slurmwrap.report import report_csv
 
-        return report_csv.main_file(page)
+        return report_csv.render_main_file(page)
     from slurmwrap.report import report_text as text
 
     return text.render(page, paint)
@@ -81,10 +81,10 @@ def write(report: NightReport, kind: str, output: str, zone: tzinfo | None) -> t
     path = Path(output)
     try:
         if kind == "csv" and (_is_directory(output) or path.suffix == ".zip"):
-            return _tables(page_of(report, zone), path)
+            return _tables(build_page(report, zone), path)
         if _is_directory(output):
             path.mkdir(parents=True, exist_ok=True)
-            path /= f"night-{page_of(report, zone).day}{ENDINGS[kind]}"
+            path /= f"night-{build_page(report, zone).day}{ENDINGS[kind]}"
         put(path, rendered(report, kind, zone))
     except OSError as error:
         raise UsageError(f"cannot write {error.filename or path}: {error.strerror}", exit_code=1) from error
@@ -97,9 +97,9 @@ def _is_directory(output: str) -> bool:
 
 def _tables(page: Page, path: Path) -> tuple[Path, ...]:
     """One file per table, in a directory or a ZIP."""
-    from slurmwrap.report.report_csv import files
+    from slurmwrap.report.report_csv import render_files
 
-    found = files(page)
+    found = render_files(page)
     if path.suffix == ".zip" and not path.is_dir():
         put(path, _zipped(found))
         return (path,)

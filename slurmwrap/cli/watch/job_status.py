@@ -14,22 +14,28 @@ from slurmwrap.cli.record_access import RecordSource, about_job, place_of
 from slurmwrap.cli.slurm_lookup import unrecorded
 from slurmwrap.cli.watch.gpu_utilization import JobGpuUse
 from slurmwrap.cli.watch.job_output import Output, read_output
-from slurmwrap.config import Config, user_state_dir
+from slurmwrap.config import Config, find_user_state_dir
 from slurmwrap.errors import SlurmwrapError, StoreError
 from slurmwrap.fast_dataclasses import dataclass, field, replace
-from slurmwrap.gsub.follow_prerun import PrerunSnapshot, read_progress, read_verdict, seen, steps_wanted
+from slurmwrap.gsub.follow_prerun import (
+    PrerunSnapshot,
+    read_progress,
+    read_verdict,
+    read_wanted_steps,
+    take_prerun_snapshot,
+)
 from slurmwrap.model.job_record import FINAL_STATES, JobRecord
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Verdict
 from slurmwrap.node_hooks import step_counts
-from slurmwrap.placement.relaxation import checked
-from slurmwrap.report.job_report.next_step import last_of, next_step
-from slurmwrap.report.job_report.timeline import JobTimeline, failed, stopped_by_prerun, story_of
+from slurmwrap.placement.relaxation import check_levels
+from slurmwrap.report.job_report.next_step import find_last_run, find_next_step
+from slurmwrap.report.job_report.timeline import JobTimeline, build_timeline, failed, is_stopped_by_prerun
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.slurm.squeue_parser import Watched
-from slurmwrap.store.deserialize import from_plain
-from slurmwrap.store.prerun_registry import PrerunRegistry, flight
+from slurmwrap.store.deserialize import record_from_json
+from slurmwrap.store.prerun_registry import PrerunRegistry, read_flight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,21 +156,21 @@ class JobStatusReader:
     def why(self) -> tuple[tuple[str, str], ...]:
         """(label, text) of what was found out about the end, in a few rows; () while nothing was."""
         story = self._story()
-        last = None if story is None else last_of(story)
-        if story is None or not (stopped_by_prerun(story) or (last and last.diagnosis and failed(last))):
+        last = None if story is None else find_last_run(story)
+        if story is None or not (is_stopped_by_prerun(story) or (last and last.diagnosis and failed(last))):
             return ()
         found = []
-        if last is not None and last.diagnosis is not None and not stopped_by_prerun(story):
+        if last is not None and last.diagnosis is not None and not is_stopped_by_prerun(story):
             cited = last.diagnosis.evidence[:1]
             found.append(("why", ": ".join((last.diagnosis.category, *(one.text for one in cited)))))
-        after = next_step(story)
+        after = find_next_step(story)
         return (*found, ("next", after.sentence), *(("", command) for command in after.commands[:1]))
 
     def _story(self) -> JobTimeline | None:
         for place in self._places:
             with suppress(StoreError, OSError):
                 k = about_job(place, self._address)
-                story = story_of(self._address, k.submissions, k.preruns, k.attempts, k.actions, k.delays)
+                story = build_timeline(self._address, k.submissions, k.preruns, k.attempts, k.actions, k.delays)
                 if not story.empty:
                     return story
         return None
@@ -205,14 +211,16 @@ class JobStatusReader:
         job_id = submission.prerun_job_id
         if job_id is None:
             return None
-        folders = (flight(folder) for folder in PrerunRegistry(user_state_dir(self._environ)).trials())
+        folders = (read_flight(folder) for folder in PrerunRegistry(find_user_state_dir(self._environ)).trials())
         folder = next((one.directory for one in folders if one and one.job_id == job_id), None)
         verdict = read_verdict(folder) if folder is not None else None
         if verdict is not None or folder is None or row is None or row.record.ended:
             return WatchedPrerun(job_id=job_id, row=row, verdict=verdict)
         record = row.record
         waited = facts.at - (record.start_time or record.submit_time)
-        now = seen(record.state, record.reason, waited, read_progress(folder), steps_wanted(folder))
+        now = take_prerun_snapshot(
+            record.state, record.reason, waited, read_progress(folder), read_wanted_steps(folder)
+        )
         return WatchedPrerun(job_id=job_id, row=row, seen=now)
 
     def _steps(self, record: JobRecord) -> CountedSteps | None:
@@ -234,10 +242,10 @@ class JobStatusReader:
 def _plan(submission: Submission) -> PlacementPlan:
     """The user's own word: cleaned as whoever acts on it does."""
     try:
-        plan = from_plain(PlacementPlan, submission.plan)
+        plan = record_from_json(PlacementPlan, submission.plan)
     except ValueError:
         return PlacementPlan()
-    return replace(plan, levels=checked(plan.levels) if plan.levels else ())
+    return replace(plan, levels=check_levels(plan.levels) if plan.levels else ())
 
 
 def places_of(config: Config, environ: Mapping[str, str], uid: int) -> tuple[RecordSource, ...]:

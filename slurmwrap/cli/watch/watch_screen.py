@@ -19,10 +19,10 @@ from slurmwrap.fast_dataclasses import asdict, dataclass
 from slurmwrap.model.hostlist import fold
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.verdict import Outcome
-from slurmwrap.placement.relaxation import due_level
+from slurmwrap.placement.relaxation import find_due_level
 from slurmwrap.prerun.verdict.failed_commands import describe_failed_commands
 from slurmwrap.report.job_report.job_report_text import Paint, plain
-from slurmwrap.sbatch.passthrough import array_tasks
+from slurmwrap.sbatch.passthrough import count_array_tasks
 from slurmwrap.slurm.squeue_parser import Watched
 
 _NAMES = 3  # tasks of an array that are named
@@ -299,7 +299,7 @@ def _level(facts: JobStatus) -> tuple[str, str, float | None] | None:
         return None
     eligible = waiting.record.eligible_time
     waited = max(0.0, facts.at - eligible) if eligible else 0.0
-    at = due_level(levels, waited) if facts.relaxes else 0
+    at = find_due_level(levels, waited) if facts.relaxes else 0
     if at + 1 >= len(levels):
         return (levels[at].name, "", None)
     due = eligible + max(level.wait_s for level in levels[: at + 1]) if eligible and facts.relaxes else None
@@ -378,6 +378,6 @@ def _counts(facts: JobStatus) -> Counter[str]:
     found: Counter[str] = Counter()
     for watched in facts.rows:
         record = watched.record
-        found[record.state] += max(1, array_tasks(record.array_tasks))
+        found[record.state] += max(1, count_array_tasks(record.array_tasks))
     found.update((facts.gone or {}).values())
     return found

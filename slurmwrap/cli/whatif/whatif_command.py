@@ -87,7 +87,7 @@ def whatif(
     """
     from slurmwrap.cli.whatif import whatif_page, whatif_text
     from slurmwrap.report.job_report.job_report_text import plain
-    from slurmwrap.store.serialize import to_plain
+    from slurmwrap.store.serialize import to_json_dict
 
     voice = Console.of_terminal("slurmwrap whatif")
     page = output or (None if as_json else PAGE)
@@ -101,7 +101,7 @@ def whatif(
     if page is not None:
         _write(page, whatif_page.render(study, source=sacct.name, made_by=_version()))
     if as_json:
-        typer.echo(json.dumps(to_plain(study), indent=2, allow_nan=False))
+        typer.echo(json.dumps(to_json_dict(study), indent=2, allow_nan=False))
     else:
         from slurmwrap.cli.terminal import columns, painter
 

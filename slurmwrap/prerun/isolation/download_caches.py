@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.prerun.isolation.overlay_enter import below
-from slurmwrap.prerun.static.entry_points import started
+from slurmwrap.prerun.isolation.overlay_enter import is_below
+from slurmwrap.prerun.static.entry_points import list_started_programs
 from slurmwrap.prerun.static.shell_parser import UNKNOWN
 
 _VARIABLE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)(/.*)?")
@@ -67,18 +67,18 @@ def find_caches(
     found: dict[str, Cache] = {}
     for line in listed:
         place, base = _place(line, environ)
-        if place and (cache := _checked(place, base, home, guarded, folder, len(found))):
+        if place and (cache := _check_cache(place, base, home, guarded, folder, len(found))):
             found.setdefault(cache.place, cache)
-    outermost = [one for one in found if not any(one != other and below(one, other) for other in found)]
+    outermost = [one for one in found if not any(one != other and is_below(one, other) for other in found)]
     return tuple(found[one] for one in outermost)
 
 
-def without_cleaned(
+def drop_cleaned_caches(
     caches: Sequence[Cache], script: str, chdir: str, args: Sequence[str], environ: Mapping[str, str]
 ) -> tuple[Cache, ...]:
     """Those that no command of the script removes or empties: a trial does not do that."""
     left = tuple(caches)
-    for one in started(script, chdir, args, environ) if left else ():
+    for one in list_started_programs(script, chdir, args, environ) if left else ():
         name, *words = one.words or ("",)
         name = os.path.basename(name)
         if (name, *words[:1]) in _CLEANERS or (words[1:3] in (["pip", "cache"], ["uv", "cache"])):
@@ -87,7 +87,7 @@ def without_cleaned(
             if any(UNKNOWN in word for word in words):
                 return ()
             named = [os.path.realpath(os.path.join(one.cwd or chdir, os.path.expanduser(word))) for word in words]
-            left = tuple(c for c in left if not any(below(n, c.place) or below(c.place, n) for n in named))
+            left = tuple(c for c in left if not any(is_below(n, c.place) or is_below(c.place, n) for n in named))
     return left
 
 
@@ -106,10 +106,10 @@ def put_in_place(caches: Sequence[Cache]) -> None:
         with suppress(OSError):
             if os.listdir(cache.source):
                 os.makedirs(os.path.dirname(cache.place), exist_ok=True)
-                _moved(cache.source, cache.place)
+                _move_entry(cache.source, cache.place)
 
 
-def _moved(source: str, place: str) -> None:
+def _move_entry(source: str, place: str) -> None:
     """In one step; where another process has made it meanwhile, what that has not got."""
     with suppress(OSError):
         os.rename(source, place)
@@ -137,15 +137,15 @@ def _place(line: str, environ: Mapping[str, str]) -> tuple[str, str]:
     return "", ""
 
 
-def _checked(place: str, base: str, home: str, guarded: Sequence[str], folder: str, number: int) -> Cache | None:
+def _check_cache(place: str, base: str, home: str, guarded: Sequence[str], folder: str, number: int) -> Cache | None:
     """None where writing there might touch anything of the user's but a cache."""
     real = os.path.realpath(place)
-    if set(":,\\\n") & set(real) or any(below(one, real) for one in guarded):
+    if set(":,\\\n") & set(real) or any(is_below(one, real) for one in guarded):
         return None
     linked = real != os.path.normpath(place) and real != os.path.realpath(home) + place[len(home) :]
-    if base and any(below(one, os.path.realpath(base)) for one in guarded):
+    if base and any(is_below(one, os.path.realpath(base)) for one in guarded):
         return None  # HF_HOME=$PWD: what lies beside the cache is the user's
-    if (base and not _looks_like_a_cache(base)) or ((base or linked) and not _looks_like_a_cache(real)):
+    if (base and not _is_cache_folder(base)) or ((base or linked) and not _is_cache_folder(real)):
         return None
     if os.path.isdir(real):
         return Cache(place=real, source=real) if _is_own(real) else None
@@ -162,7 +162,7 @@ def _is_own(folder: str) -> bool:
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and os.access(folder, os.W_OK | os.X_OK)
 
 
-def _looks_like_a_cache(folder: str) -> bool:
+def _is_cache_folder(folder: str) -> bool:
     """True when all that lies there is what the tools put there; an empty or missing directory is one."""
     try:
         names = os.listdir(folder)[:_LOOKED_AT]

@@ -21,7 +21,7 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-def changed(words: Sequence[str], cwd: str) -> tuple[str, ...]:
+def find_changed_paths(words: Sequence[str], cwd: str) -> tuple[str, ...]:
     """What `words` would create, overwrite or remove: absolute paths, UNKNOWN in what cannot be told, ENVIRONMENT.
 
     `cwd` "" when it is not known. mkdir is left out: an empty directory is taken away again.
@@ -30,10 +30,10 @@ def changed(words: Sequence[str], cwd: str) -> tuple[str, ...]:
         return ()
     name = os.path.basename(words[0])
     found = _RULES.get(name, _nothing)(list(words[1:]))
-    return tuple(dict.fromkeys(path if path == ENVIRONMENT else absolute(path, cwd) for path in found))
+    return tuple(dict.fromkeys(path if path == ENVIRONMENT else make_absolute(path, cwd) for path in found))
 
 
-def absolute(path: str, cwd: str) -> str:
+def make_absolute(path: str, cwd: str) -> str:
     """`path` seen from `cwd`; a relative one without a known directory is UNKNOWN."""
     if path.startswith(UNKNOWN) or (not path.startswith("/") and not cwd):
         return UNKNOWN
@@ -219,7 +219,7 @@ def _find(arguments: _Paths) -> _Paths:
     for i, word in enumerate(tests):
         if word in ("-exec", "-execdir", "-ok"):
             end = next((j for j in range(i + 1, len(tests)) if tests[j] in (";", "+", "\\;")), len(tests))
-            return paths if changed([w.replace("{}", "x") for w in tests[i + 1 : end]], "/x") else []
+            return paths if find_changed_paths([w.replace("{}", "x") for w in tests[i + 1 : end]], "/x") else []
     return []
 
 
@@ -229,7 +229,7 @@ def _xargs(arguments: _Paths) -> _Paths:
         option = rest.pop(0)
         if option in ("-I", "-n", "-P", "-L", "-d", "-a", "-s") and rest:
             rest.pop(0)
-    return [UNKNOWN] if changed([*rest, "x", "y"], "/x") else []
+    return [UNKNOWN] if find_changed_paths([*rest, "x", "y"], "/x") else []
 
 
 def _mktemp(arguments: _Paths) -> _Paths:

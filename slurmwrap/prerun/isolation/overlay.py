@@ -21,10 +21,10 @@ from pathlib import Path
 
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.prerun.isolation import overlay_enter
-from slurmwrap.prerun.isolation.overlay_enter import NOT_ENTERED, below
+from slurmwrap.prerun.isolation.overlay_enter import NOT_ENTERED, is_below
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
 
-__all__ = ["NOT_ENTERED", "Overlay", "broken_by_overlay", "candidates", "plan"]
+__all__ = ["NOT_ENTERED", "Overlay", "find_overlay_breakage", "list_candidates", "plan"]
 
 _PREFIX = "slurmwrap-overlay-"
 _STALE_S = 7 * 86400.0
@@ -61,7 +61,10 @@ class Overlay:
         if not self.roots and (self.reason == _OFF or self.reason.endswith(_NO_NAMESPACE) or not binds):
             return tuple(argv)
         keep = self.keep if self.roots else ()
-        layers = [[root, f"{self._layer(i)}/upper", f"{self._layer(i)}/work"] for i, root in enumerate(self.roots)]
+        layers = [
+            [root, f"{self._get_layer_path(i)}/upper", f"{self._get_layer_path(i)}/work"]
+            for i, root in enumerate(self.roots)
+        ]
         through = self.through if self.roots else ()
         told = json.dumps({"layers": layers, "keep": keep, "through": through, "binds": list(binds)})
         return (sys.executable, "-I", "-S", str(_ENTER), "run" if self.roots else "try", told, *argv)
@@ -69,18 +72,18 @@ class Overlay:
     def covers(self, path: str) -> bool:
         """True when a change of `path` (absolute, known) stays in the overlay."""
         as_it_is = (*self.keep, *(place for _, place in self.through))
-        return any(below(path, root) for root in self.roots) and not any(below(path, kept) for kept in as_it_is)
+        return any(is_below(path, root) for root in self.roots) and not any(is_below(path, kept) for kept in as_it_is)
 
     def upper(self, path: str) -> str | None:
         """Where what the trial wrote to `path` lies; None when it is not covered."""
         for index, root in enumerate(self.roots):
-            if self.covers(path) and below(path, root):
-                return os.path.normpath(f"{self._layer(index)}/upper/{path[len(root) :]}")
+            if self.covers(path) and is_below(path, root):
+                return os.path.normpath(f"{self._get_layer_path(index)}/upper/{path[len(root) :]}")
         return None
 
     def crowds(self) -> bool:
         """True when what is written would fill the node's disk for others: four fifths of what was free are gone."""
-        return bool(self.room) and _room(self.folder) < (1 - _SHARE) * self.room
+        return bool(self.room) and _get_free_bytes(self.folder) < (1 - _SHARE) * self.room
 
     def remove(self) -> None:
         """Removes the layers once no process of the trial is left."""
@@ -91,7 +94,7 @@ class Overlay:
                 overlay_enter._open_up(self.folder)
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _layer(self, index: int) -> str:
+    def _get_layer_path(self, index: int) -> str:
         return f"{self.folder}/{index}"
 
 
@@ -106,16 +109,16 @@ def plan(spec: TrialSpec, environ: Mapping[str, str], *, programs: Iterable[str]
     if needy:
         return Overlay(reason=f"{needy[0]} {_NO_NAMESPACE}")
     try:
-        return _planned(spec, environ)
+        return _plan_overlay(spec, environ)
     except (OSError, ValueError, KeyError, subprocess.SubprocessError) as error:
         return Overlay(reason=f"it could not be tried: {error}")
 
 
-def _planned(spec: TrialSpec, environ: Mapping[str, str]) -> Overlay:
+def _plan_overlay(spec: TrialSpec, environ: Mapping[str, str]) -> Overlay:
     keep = (os.path.realpath(spec.trial_dir),)
-    scratch = _scratch(spec, environ)
-    user = environ.get("USER") or _user_name()
-    told = {"candidates": candidates(spec, environ), "scratch": scratch, "user": user, "keep": keep}
+    scratch = _list_scratch_folders(spec, environ)
+    user = environ.get("USER") or _get_user_name()
+    told = {"candidates": list_candidates(spec, environ), "scratch": scratch, "user": user, "keep": keep}
     argv = (sys.executable, "-I", "-S", str(_ENTER), "probe", json.dumps(told))
     done = subprocess.run(argv, capture_output=True, timeout=PROBE_S, stdin=subprocess.DEVNULL)
     if done.returncode:
@@ -125,19 +128,24 @@ def _planned(spec: TrialSpec, environ: Mapping[str, str]) -> Overlay:
     if not roots:
         reasons = sorted(set(answer["roots"].values())) or ["no directory of the job is the user's own"]
         return Overlay(reason="; ".join(reasons), left_out=tuple(answer["left_out"]))
-    _sweep(answer["scratch"])
+    _remove_leftovers(answer["scratch"])
     folder = tempfile.mkdtemp(prefix=_PREFIX, dir=answer["scratch"])
-    lock = _held(folder)
+    lock = _lock_folder(folder)
     for index in range(len(roots)):
         for name in ("upper", "work"):
             Path(folder, str(index), name).mkdir(parents=True, mode=0o700)
     refused = tuple(root for root, why in answer["roots"].items() if why)
     return Overlay(
-        roots=roots, left_out=(*answer["left_out"], *refused), folder=folder, keep=keep, lock=lock, room=_room(folder)
+        roots=roots,
+        left_out=(*answer["left_out"], *refused),
+        folder=folder,
+        keep=keep,
+        lock=lock,
+        room=_get_free_bytes(folder),
     )
 
 
-def _room(folder: str) -> int:
+def _get_free_bytes(folder: str) -> int:
     """Bytes that an ordinary user may still write there; 0 where it cannot be told."""
     try:
         found = os.statvfs(folder)
@@ -146,7 +154,7 @@ def _room(folder: str) -> int:
     return found.f_bavail * found.f_frsize
 
 
-def _held(folder: str) -> int:
+def _lock_folder(folder: str) -> int:
     """A lock that the kernel gives back when this process ends, however it ends; -1 where it cannot be had."""
     try:
         descriptor = os.open(f"{folder}/{_LOCK}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -157,7 +165,7 @@ def _held(folder: str) -> int:
     return descriptor
 
 
-def _abandoned(folder: Path) -> bool:
+def _is_abandoned(folder: Path) -> bool:
     """True when nobody holds its lock: a folder without one is just being made, or older than locks."""
     try:
         descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -172,16 +180,16 @@ def _abandoned(folder: Path) -> bool:
     return True
 
 
-def _sweep(scratch: str) -> None:
+def _remove_leftovers(scratch: str) -> None:
     """Removes what a supervisor of ours left that was killed."""
     for folder in Path(scratch).glob(f"{_PREFIX}*"):
         with suppress(OSError):
             found = folder.lstat()
-            if found.st_uid == os.getuid() and (_abandoned(folder) or time.time() - found.st_mtime > _STALE_S):
+            if found.st_uid == os.getuid() and (_is_abandoned(folder) or time.time() - found.st_mtime > _STALE_S):
                 Overlay(folder=str(folder)).remove()
 
 
-def candidates(spec: TrialSpec, environ: Mapping[str, str]) -> list[str]:
+def list_candidates(spec: TrialSpec, environ: Mapping[str, str]) -> list[str]:
     """Directories that the job may write to, absolute: where it runs, home, those that its environment and its
     arguments name. Whether they are the user's own is found out on the node."""
     named = [spec.chdir, environ.get("SLURM_SUBMIT_DIR", ""), environ.get("HOME", ""), *spec.inputs]
@@ -190,22 +198,22 @@ def candidates(spec: TrialSpec, environ: Mapping[str, str]) -> list[str]:
     named += [part for word in spec.args for part in (word.partition("=")[2] or word,) if part.startswith("/")]
     scratch = ("/tmp", "/var/tmp", "/dev/shm", environ.get("TMPDIR", ""))
     home = [spec.chdir, environ.get("SLURM_SUBMIT_DIR", ""), environ.get("HOME", "")]
-    return list(dict.fromkeys(p for p in named if p and (p in home or not any(s and below(p, s) for s in scratch))))
+    return list(dict.fromkeys(p for p in named if p and (p in home or not any(s and is_below(p, s) for s in scratch))))
 
 
-def broken_by_overlay(text: str) -> str:
+def find_overlay_breakage(text: str) -> str:
     """The first sign in the trial's output that the overlay, not the job, made it fail; "" when there is none."""
     return next((symptom for symptom in _SYMPTOMS if symptom in text), "")
 
 
-def _scratch(spec: TrialSpec, environ: Mapping[str, str]) -> list[str]:
+def _list_scratch_folders(spec: TrialSpec, environ: Mapping[str, str]) -> list[str]:
     """Places for the upper layers, best first; what lies in memory counts against the job's own and comes last."""
     named = [environ.get("SLURM_TMPDIR", ""), environ.get("TMPDIR", ""), "/tmp", "/var/tmp"]
     usable = [p for p in dict.fromkeys(named) if p and Path(p).is_dir() and os.access(p, os.W_OK | os.X_OK)]
     return [*(os.path.realpath(p) for p in usable), os.path.realpath(spec.trial_dir), "/dev/shm"]
 
 
-def _user_name() -> str:
+def _get_user_name() -> str:
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

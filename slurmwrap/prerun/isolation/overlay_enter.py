@@ -36,7 +36,7 @@ def main(argv: list[str]) -> int:
         print(json.dumps(probe(plan)))
         return 0
     try:
-        alone = mode == "try" and _in_child(lambda: enter([], []), ["namespace"])
+        alone = mode == "try" and _run_in_child(lambda: enter([], []), ["namespace"])
         tried = {} if alone else enter(plan["layers"], plan["keep"], plan.get("through"))
         failed = {root: why for root, why in tried.items() if why}
     except OSError as error:
@@ -57,22 +57,24 @@ def probe(plan: dict[str, Any]) -> dict[str, Any]:
 
     `plan`: candidates and scratch (lists of directories), user (name), keep.
     """
-    named = plan["candidates"] + _users_places(plan["user"])
-    roots, left_out = roots_of(named, _stat_owner, _writable, climbs=os.getuid() != 0)  # root's own is everything
+    named = plan["candidates"] + _list_user_places(plan["user"])
+    roots, left_out = select_roots(
+        named, _stat_owner, _is_writable, climbs=os.getuid() != 0
+    )  # root's own is everything
     failures = {}
-    for scratch in _outside(plan["scratch"], roots):
-        failures = _tried(scratch, roots, plan["keep"])
+    for scratch in _list_outside(plan["scratch"], roots):
+        failures = _try_scratch(scratch, roots, plan["keep"])
         if roots and not all(failures.values()):
             return {"roots": failures, "left_out": left_out, "scratch": scratch}
     return {"roots": failures, "left_out": left_out, "scratch": ""}
 
 
-def _outside(scratch: list[str], roots: list[str]) -> list[str]:
+def _list_outside(scratch: list[str], roots: list[str]) -> list[str]:
     """An upper layer inside its own lower one is not for every kernel: such places come last."""
-    return sorted(scratch, key=lambda folder: any(below(folder, root) for root in roots))
+    return sorted(scratch, key=lambda folder: any(is_below(folder, root) for root in roots))
 
 
-def _tried(scratch: str, roots: list[str], keep: list[str]) -> dict[str, str]:
+def _try_scratch(scratch: str, roots: list[str], keep: list[str]) -> dict[str, str]:
     import shutil
     import tempfile
 
@@ -81,13 +83,13 @@ def _tried(scratch: str, roots: list[str], keep: list[str]) -> dict[str, str]:
     except OSError as error:
         return dict.fromkeys(roots, str(error))
     try:
-        return _in_child(lambda: _try_all(folder, roots, keep), roots)
+        return _run_in_child(lambda: _try_all(folder, roots, keep), roots)
     finally:
         _open_up(folder)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _in_child(work: Callable[[], dict[str, str]], roots: list[str]) -> dict[str, str]:
+def _run_in_child(work: Callable[[], dict[str, str]], roots: list[str]) -> dict[str, str]:
     """In a process of its own: the next place for the upper layers needs fresh namespaces."""
     reading, writing = os.pipe()
     child = os.fork()
@@ -113,10 +115,10 @@ def _try_all(folder: str, roots: list[str], keep: list[str]) -> dict[str, str]:
         failures = enter(layers, keep)
     except OSError as error:
         return dict.fromkeys(roots, str(error))
-    return {root: why or _works(root) for root, why in failures.items()}
+    return {root: why or _try_file_operations(root) for root, why in failures.items()}
 
 
-def _works(root: str) -> str:
+def _try_file_operations(root: str) -> str:
     """What a trial does in there: make, write, rename, remove, make again. Lands in the upper layer only."""
     place = os.path.join(root, ".slurmwrap-probe")
     try:
@@ -143,28 +145,28 @@ def enter(layers: list[list[str]], keep: list[str], through: list[list[str]] | N
     """
     uid, gid = os.getuid(), os.getgid()
     libc = ctypes.CDLL(None, use_errno=True)
-    _checked(libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS), "unshare")
+    _check_returned(libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS), "unshare")
     _put("/proc/self/setgroups", "deny")  # or gid_map may not be written (user_namespaces(7))
     _put("/proc/self/uid_map", f"{uid} {uid} 1")
     _put("/proc/self/gid_map", f"{gid} {gid} 1")
     # Opened in the new mount namespace: from another one nothing can be bound (EINVAL, measured).
     kept = [(folder, os.open(folder, os.O_PATH | os.O_DIRECTORY)) for folder in keep]
-    shown = _opened(through or [])
-    results = {root: _overlay(libc, root, upper, work) for root, upper, work in layers}
+    shown = _open_places(through or [])
+    results = {root: _mount_overlay(libc, root, upper, work) for root, upper, work in layers}
     for folder, descriptor in kept:
-        covered = any(below(folder, root) for root, why in results.items() if not why)
+        covered = any(is_below(folder, root) for root, why in results.items() if not why)
         if covered:
             _mount(libc, f"/proc/self/fd/{descriptor}", folder, None, _MS_BIND | _MS_REC, None)
         os.close(descriptor)
     for place, descriptor in shown:
-        if any(below(place, root) for root, why in results.items() if not why):
+        if any(is_below(place, root) for root, why in results.items() if not why):
             _show(libc, descriptor, place)
         os.close(descriptor)
     os.chdir(os.getcwd())  # the directory below us is still the one underneath
     return results
 
 
-def _opened(through: list[list[str]]) -> list[tuple[str, int]]:
+def _open_places(through: list[list[str]]) -> list[tuple[str, int]]:
     """(place, descriptor of what is shown there)."""
     found = []
     for folder, place in through:
@@ -194,7 +196,7 @@ def put_over(binds: list[list[str]]) -> None:
             continue
 
 
-def _overlay(libc: ctypes.CDLL, root: str, upper: str, work: str) -> str:
+def _mount_overlay(libc: ctypes.CDLL, root: str, upper: str, work: str) -> str:
     if set(":,\\\n") & set(root + upper + work):
         return "its name cannot be said to mount(2)"
     try:
@@ -207,10 +209,10 @@ def _overlay(libc: ctypes.CDLL, root: str, upper: str, work: str) -> str:
 
 def _mount(libc: ctypes.CDLL, source: str, target: str, kind: str | None, flags: int, options: str | None) -> None:
     encoded = [None if text is None else os.fsencode(text) for text in (source, target, kind, options)]
-    _checked(libc.mount(encoded[0], encoded[1], encoded[2], ctypes.c_ulong(flags), encoded[3]), target)
+    _check_returned(libc.mount(encoded[0], encoded[1], encoded[2], ctypes.c_ulong(flags), encoded[3]), target)
 
 
-def _checked(returned: int, what: str) -> None:
+def _check_returned(returned: int, what: str) -> None:
     if returned < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), what)
@@ -221,12 +223,12 @@ def _put(path: str, text: str) -> None:
         stream.write(text)
 
 
-def below(path: str, folder: str) -> bool:
+def is_below(path: str, folder: str) -> bool:
     """True when `path` is `folder` or lies in it."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
-def roots_of(
+def select_roots(
     candidates: list[str], is_own: Callable[[str], bool], is_writable: Callable[[str], bool], *, climbs: bool
 ) -> tuple[list[str], list[str]]:
     """(directories to cover, candidates that are writable and cannot be): of each the highest ancestor of his own,
@@ -238,31 +240,31 @@ def roots_of(
     roots: list[str] = []
     left_out = []
     for candidate in candidates:
-        folder = _existing(os.path.normpath(candidate)) if candidate.startswith("/") else ""
-        if not folder or folder in _NEVER or any(below(folder, system) for system in _SYSTEM):
+        folder = _find_existing(os.path.normpath(candidate)) if candidate.startswith("/") else ""
+        if not folder or folder in _NEVER or any(is_below(folder, system) for system in _SYSTEM):
             continue
         if is_own(folder):
-            roots.append(_highest(folder, is_own) if climbs else folder)
+            roots.append(_find_highest(folder, is_own) if climbs else folder)
         elif is_writable(folder):
             left_out.append(folder)
-    roots, foreign = _sorted_out(set(roots), set(left_out))
+    roots, foreign = _sort_roots(set(roots), set(left_out))
     return roots, sorted({*left_out, *foreign})
 
 
-def _sorted_out(roots: set[str], left_out: set[str]) -> tuple[list[str], list[str]]:
+def _sort_roots(roots: set[str], left_out: set[str]) -> tuple[list[str], list[str]]:
     """(the outermost of `roots`, those of them that hold a directory which would be read-only in the overlay)."""
-    outer = {root for root in roots if not any(root != other and below(root, other) for other in roots)}
-    foreign = {root for root in outer if any(below(folder, root) for folder in left_out)}
+    outer = {root for root in roots if not any(root != other and is_below(root, other) for other in roots)}
+    foreign = {root for root in outer if any(is_below(folder, root) for folder in left_out)}
     return sorted(outer - foreign), sorted(foreign)
 
 
-def _existing(path: str) -> str:
+def _find_existing(path: str) -> str:
     while path != "/" and not os.path.isdir(path):
         path = os.path.dirname(path)
     return os.path.realpath(path)
 
 
-def _highest(folder: str, is_own: Callable[[str], bool]) -> str:
+def _find_highest(folder: str, is_own: Callable[[str], bool]) -> str:
     while True:
         parent = os.path.dirname(folder)
         if parent in _NEVER or os.path.ismount(folder) or not is_own(parent):
@@ -275,25 +277,25 @@ def _stat_owner(folder: str) -> bool:
         found = os.stat(folder)
     except OSError:
         return False
-    return (found.st_uid, found.st_gid) == (os.getuid(), os.getgid()) and _writable(folder)
+    return (found.st_uid, found.st_gid) == (os.getuid(), os.getgid()) and _is_writable(folder)
 
 
-def _writable(folder: str) -> bool:
+def _is_writable(folder: str) -> bool:
     return os.access(folder, os.W_OK | os.X_OK)
 
 
-def _users_places(user: str) -> list[str]:
+def _list_user_places(user: str) -> list[str]:
     """Directories of the user's name on the file systems mounted here: scripts write to /scratch/NAME unasked."""
     if not user or "/" in user:
         return []
     found = []
-    for mount in _mounts():
+    for mount in _list_mounts():
         places = (f"{mount}/{user}", f"{mount}/users/{user}", f"{mount}/home/{user}", f"{mount}/{user[0]}/{user}")
         found += [place for place in places if _stat_owner(place)]
     return found
 
 
-def _mounts() -> list[str]:
+def _list_mounts() -> list[str]:
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as stream:
         rows = [line.split() for line in stream]
     kinds = [(row[4], row[row.index("-") + 1]) for row in rows]

@@ -16,11 +16,17 @@ from pathlib import Path
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.model.trial_result import TrialResult
 from slurmwrap.prerun.isolation import file_effects, script_writes, writable_paths
-from slurmwrap.prerun.isolation.download_caches import Cache, find_caches, make_sources, put_in_place, without_cleaned
-from slurmwrap.prerun.isolation.overlay import NOT_ENTERED, Overlay, broken_by_overlay, plan
-from slurmwrap.prerun.isolation.overlay_enter import below
+from slurmwrap.prerun.isolation.download_caches import (
+    Cache,
+    drop_cleaned_caches,
+    find_caches,
+    make_sources,
+    put_in_place,
+)
+from slurmwrap.prerun.isolation.overlay import NOT_ENTERED, Overlay, find_overlay_breakage, plan
+from slurmwrap.prerun.isolation.overlay_enter import is_below
 from slurmwrap.prerun.isolation.script_writes import FileWrite
-from slurmwrap.prerun.static.entry_points import started, variables_after
+from slurmwrap.prerun.static.entry_points import compute_variables_after, list_started_programs
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
 
 BROKEN = "what keeps the job's files as they are failed"
@@ -54,16 +60,17 @@ class Protection:
 
     def refusal(self) -> str:
         """Why the trial cannot be run, or could not go on; "" when it can."""
-        return self._told(self.touched or met(self.spec.step_dir))
+        return self._describe_touched(self.touched or list_met_writes(self.spec.step_dir))
 
-    def _told(self, touched: tuple[FileWrite, ...]) -> str:
+    def _describe_touched(self, touched: tuple[FileWrite, ...]) -> str:
         if not touched:
             return ""
-        return f"{script_writes.reason(touched)}; try it without these lines: {script_writes.hint(_launch(self.spec))}"
+        hint = script_writes.make_hint(_launch(self.spec))
+        return f"{script_writes.format_touch_reason(touched)}; try it without these lines: {hint}"
 
     def after(self, result: TrialResult) -> TrialResult:
         """`result` with what the protection itself did to it taken into account."""
-        touched = tuple(map(str, met(self.spec.step_dir)))
+        touched = tuple(map(str, list_met_writes(self.spec.step_dir)))
         if touched:
             return replace(result, layer="supervisor", error=self.refusal(), touched=touched)
         if result.layer != "exit" or (result.exit_code == 0 and not result.crashed):
@@ -71,12 +78,12 @@ class Protection:
         if result.exit_code == NOT_ENTERED and self.overlay.roots:
             return replace(result, layer="supervisor", error="the private overlay could not be set up")
         text = "\n".join(log.text for log in result.logs)
-        symptom = broken_by_overlay(text)
+        symptom = find_overlay_breakage(text)
         if symptom and (self.overlay.roots or (Path(self.spec.trial_dir) / "outputs").exists()):
             return replace(result, layer="supervisor", error=f"{BROKEN}: {symptom}")
         if "CalledProcessError" in text and (Path(self.spec.trial_dir) / "outputs").exists():
             return replace(result, layer="supervisor", error="a program it starts does not see what its trial wrote")
-        if self.reads_back and _redirected(self.spec.step_dir):
+        if self.reads_back and _list_redirected(self.spec.step_dir):
             return replace(result, layer="supervisor", error="the script reads a file that its trial wrote elsewhere")
         return result
 
@@ -85,9 +92,9 @@ class Protection:
         outputs = Path(self.spec.trial_dir) / "outputs"
         folders = [("/", str(outputs))]
         folders += [(root, self.overlay.upper(root) or "") for root in self.overlay.roots]
-        redirected = {(path[len(str(outputs)) :], path) for path in _redirected(self.spec.step_dir)}
+        redirected = {(path[len(str(outputs)) :], path) for path in _list_redirected(self.spec.step_dir)}
         found = [*redirected, *(pair for root, folder in folders for pair in _log_files(root, folder))]
-        newest = sorted(dict.fromkeys(found), key=lambda pair: _mtime(pair[1]), reverse=True)
+        newest = sorted(dict.fromkeys(found), key=lambda pair: _get_mtime(pair[1]), reverse=True)
         return tuple(newest[:_LOGS_READ])
 
     def gave_way(self, result: TrialResult) -> bool:
@@ -101,63 +108,65 @@ class Protection:
         self.overlay.remove()
         for name in ("caches", "outputs", "gone", "nv", "mlruns"):
             shutil.rmtree(f"{self.spec.trial_dir}/{name}", ignore_errors=True)
-        for line in reversed(_lines(f"{self.spec.step_dir}/made")):
+        for line in reversed(_read_lines(f"{self.spec.step_dir}/made")):
             with suppress(OSError, ValueError):  # not empty: somebody uses it
-                _unmake(*line.split(" ", 2))
+                _remove_empty_directory(*line.split(" ", 2))
 
 
-def protect(spec: TrialSpec, environ: Mapping[str, str]) -> Protection:
+def set_up_protection(spec: TrialSpec, environ: Mapping[str, str]) -> Protection:
     """Sets up the protection of one trial; `environ` is the one its script gets. Raises OSError (script, own files)."""
     text = f"#!/bin/bash\n{spec.command}\n" if spec.command else _read(spec.script)
     told = {**environ, "SLURM_SUBMIT_DIR": environ.get("SLURM_SUBMIT_DIR", spec.chdir)}
-    overlay = plan(spec, told, programs=script_writes.programs(text, spec.chdir, spec.args, told))
-    caches = _caches(spec, text, told, overlay)
+    overlay = plan(spec, told, programs=script_writes.list_programs(text, spec.chdir, spec.args, told))
+    caches = _make_caches(spec, text, told, overlay)
     overlay = replace(overlay, through=tuple((one.source, one.place) for one in caches))
-    free, held = places(spec, told, overlay)
+    free, held = list_places(spec, told, overlay)
     free = tuple(dict.fromkeys([*free, *(one.place for one in caches)]))
     whole = bool(overlay.roots) and not overlay.left_out
 
     def is_free(path: str) -> bool:
-        path = _python_of(told) if path == file_effects.ENVIRONMENT else path
-        return writable_paths.is_free(writable_paths.resolved(path), free, held)
+        path = _find_python(told) if path == file_effects.ENVIRONMENT else path
+        return writable_paths.is_free(writable_paths.resolve_directories(path), free, held)
 
-    touched = script_writes.touches(
+    touched = script_writes.find_touched_files(
         text,
         spec.chdir,
         spec.args,
         told,
         is_free=is_free,
         exists=os.path.lexists,
-        read=_text_of,
+        read=_read_text,
         covered=whole,
     )
     return Protection(
-        spec=spec if whole else _led_elsewhere(spec, text),
+        spec=spec if whole else _redirect_script(spec, text),
         overlay=overlay,
         free=free,
         held=held,
         touched=touched,
         caches=caches,
-        reads_back=not whole and bool(script_writes.reads_back(text, spec.chdir, spec.args, told)),
+        reads_back=not whole and bool(script_writes.list_files_read_back(text, spec.chdir, spec.args, told)),
     )
 
 
-def _caches(spec: TrialSpec, text: str, environ: Mapping[str, str], overlay: Overlay) -> tuple[Cache, ...]:
+def _make_caches(spec: TrialSpec, text: str, environ: Mapping[str, str], overlay: Overlay) -> tuple[Cache, ...]:
     """Those that the trial fills. One that is not there yet needs the overlay, in which its directory can be made."""
     if not spec.caches:
         return ()
     with suppress(OSError, ValueError):
-        known = variables_after(text, spec.chdir, spec.args, {**environ, **spec.environment})
+        known = compute_variables_after(text, spec.chdir, spec.args, {**environ, **spec.environment})
         own = [spec.chdir, environ.get("SLURM_SUBMIT_DIR", ""), environ.get("VIRTUAL_ENV", ""), spec.trial_dir]
         found = find_caches(spec.caches, {**environ, **known}, kept_from=own, folder=os.path.realpath(spec.trial_dir))
-        kept = [one for one in found if one.is_there or any(below(one.place, root) for root in overlay.roots)]
-        caches = without_cleaned(kept, text, spec.chdir, spec.args, environ)
+        kept = [one for one in found if one.is_there or any(is_below(one.place, root) for root in overlay.roots)]
+        caches = drop_cleaned_caches(kept, text, spec.chdir, spec.args, environ)
         make_sources(caches)
         return caches
     return ()
 
 
-def places(spec: TrialSpec, environ: Mapping[str, str], overlay: Overlay) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def list_places(
+    spec: TrialSpec, environ: Mapping[str, str], overlay: Overlay
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(free, held): absolute, links resolved. A job that runs below /tmp has its directory held all the same."""
     scratch = [environ.get(name, "") for name in ("TMPDIR", "SLURM_TMPDIR")]
     own = [spec.chdir, environ.get("SLURM_SUBMIT_DIR", ""), environ.get("HOME", "")]
@@ -168,10 +177,10 @@ def places(spec: TrialSpec, environ: Mapping[str, str], overlay: Overlay) -> tup
     return tuple(dict.fromkeys(kept)), tuple(dict.fromkeys(p for p in held if p != "/"))
 
 
-def met(step_dir: str) -> tuple[FileWrite, ...]:
+def list_met_writes(step_dir: str) -> tuple[FileWrite, ...]:
     """What the shims and the guard were asked to do to the user's files, and did not."""
     found = []
-    for line in _lines(f"{step_dir}/touched"):
+    for line in _read_lines(f"{step_dir}/touched"):
         command, _, path = line.partition("\t")
         found.append(FileWrite(path="" if "?" in path[:1] else path, line=0, command=command))
     return tuple(dict.fromkeys(found))
@@ -182,9 +191,9 @@ def is_met(step_dir: str) -> bool:
     return os.path.exists(f"{step_dir}/touched")
 
 
-def _led_elsewhere(spec: TrialSpec, text: str) -> TrialSpec:
+def _redirect_script(spec: TrialSpec, text: str) -> TrialSpec:
     redirect = f"{spec.trial_dir}/shims/redirect"
-    led = script_writes.redirected(text, redirect)
+    led = script_writes.redirect_script(text, redirect)
     if led == text:
         return spec
     if spec.command:
@@ -197,7 +206,7 @@ def _led_elsewhere(spec: TrialSpec, text: str) -> TrialSpec:
     return replace(spec, script=str(copy))
 
 
-def _unmake(before: str, after: str, folder: str) -> None:
+def _remove_empty_directory(before: str, after: str, folder: str) -> None:
     """Removes an empty directory of the trial; the one above gets its time back if nobody else changed it since."""
     parent = os.path.dirname(folder)
     untouched = os.stat(parent).st_mtime_ns == int(after)
@@ -209,12 +218,12 @@ def _unmake(before: str, after: str, folder: str) -> None:
 def _launch(spec: TrialSpec) -> tuple[str, ...]:
     """The words of the script's launcher line, for the hint."""
     with suppress(OSError):
-        commands = started(_read(spec.script), spec.chdir, spec.args, {})
+        commands = list_started_programs(_read(spec.script), spec.chdir, spec.args, {})
         return next((one.entry.whole for one in commands if one.entry is not None and one.entry.kind != "shell"), ())
     return ()
 
 
-def _python_of(environ: Mapping[str, str]) -> str:
+def _find_python(environ: Mapping[str, str]) -> str:
     return environ.get("VIRTUAL_ENV") or environ.get("CONDA_PREFIX") or environ.get("HOME", "/")
 
 
@@ -223,7 +232,7 @@ def _read(path: str) -> str:
         return stream.read()
 
 
-def _text_of(path: str) -> str | None:
+def _read_text(path: str) -> str | None:
     """A shell script that the script starts."""
     with suppress(OSError):
         if stat.S_ISREG(os.stat(path).st_mode) and os.path.getsize(path) < 1 << 20:
@@ -231,15 +240,15 @@ def _text_of(path: str) -> str | None:
     return None
 
 
-def _lines(path: str) -> list[str]:
+def _read_lines(path: str) -> list[str]:
     try:
         return _read(path).splitlines()
     except OSError:
         return []
 
 
-def _redirected(step_dir: str) -> list[str]:
-    return list(dict.fromkeys(_lines(f"{step_dir}/redirected")))
+def _list_redirected(step_dir: str) -> list[str]:
+    return list(dict.fromkeys(_read_lines(f"{step_dir}/redirected")))
 
 
 def _log_files(root: str, folder: str) -> list[tuple[str, str]]:
@@ -255,7 +264,7 @@ def _log_files(root: str, folder: str) -> list[tuple[str, str]]:
     return found
 
 
-def _mtime(path: str) -> float:
+def _get_mtime(path: str) -> float:
     try:
         return os.stat(path).st_mtime
     except OSError:

@@ -14,9 +14,16 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.prerun.isolation.file_effects import ENVIRONMENT, REMOVERS, SHIMMED, UNKNOWN, absolute, changed
-from slurmwrap.prerun.static.entry_points import Read, started
-from slurmwrap.prerun.static.shell_parser import Target, commands
+from slurmwrap.prerun.isolation.file_effects import (
+    ENVIRONMENT,
+    REMOVERS,
+    SHIMMED,
+    UNKNOWN,
+    find_changed_paths,
+    make_absolute,
+)
+from slurmwrap.prerun.static.entry_points import Read, list_started_programs
+from slurmwrap.prerun.static.shell_parser import Target, parse_commands
 from slurmwrap.prerun.static.started_program import StartedProgram
 
 _SHELLS = frozenset({"sh", "bash", "dash", "ksh", "zsh", "mksh"})
@@ -39,7 +46,7 @@ class FileWrite:
         return f"{self.path or 'files that are not known before it runs'} ({where})"
 
 
-def touches(
+def find_touched_files(
     script_text: str,
     chdir: str,
     args: Sequence[str],
@@ -59,30 +66,30 @@ def touches(
     if not is_shell(script_text):
         return ()
     found: list[FileWrite] = []
-    for one in started(script_text, chdir, args, environ, read):
-        found += _of(one, is_free, exists) + _inner_redirections(one, is_free)
+    for one in list_started_programs(script_text, chdir, args, environ, read):
+        found += _list_writes(one, is_free, exists) + _list_inner_redirections(one, is_free)
         if one.entry is not None and one.entry.kind != "shell":
             break
-    found += _in_substitutions(script_text, chdir, is_free)
+    found += _list_substitution_redirections(script_text, chdir, is_free)
     return tuple(dict.fromkeys(one for one in found if not (covered and one.command == ">" and not one.path)))
 
 
-def _inner_redirections(one: StartedProgram, is_free: Callable[[str], bool]) -> list[FileWrite]:
+def _list_inner_redirections(one: StartedProgram, is_free: Callable[[str], bool]) -> list[FileWrite]:
     """What another script, or the text of `bash -c`, redirects to: no copy of those is made."""
     if not one.inner or one.contained:
         return []
     files = (word for word in one.targets if not _DESCRIPTOR.fullmatch(word) and not word.startswith("/dev/"))
-    paths = [absolute(word, one.cwd) for word in files]
+    paths = [make_absolute(word, one.cwd) for word in files]
     known = [path if UNKNOWN not in path else "" for path in paths]
     return [FileWrite(path=path, line=0, command=">") for path in known if not path or not is_free(path)]
 
 
-def _in_substitutions(script_text: str, chdir: str, is_free: Callable[[str], bool]) -> list[FileWrite]:
+def _list_substitution_redirections(script_text: str, chdir: str, is_free: Callable[[str], bool]) -> list[FileWrite]:
     """Redirections inside of $(...), which is not taken apart further."""
     found = []
     for match in _SUBSTITUTED.finditer(script_text):
         word = match[1].strip("\"'")
-        path = "" if "$" in word or "`" in word else absolute(word, chdir)
+        path = "" if "$" in word or "`" in word else make_absolute(word, chdir)
         line = script_text.count("\n", 0, match.start()) + 1
         if not script_text[script_text.rfind("\n", 0, match.start()) + 1 :].lstrip().startswith("#") and not (
             path and is_free(path)
@@ -91,7 +98,7 @@ def _in_substitutions(script_text: str, chdir: str, is_free: Callable[[str], boo
     return found
 
 
-def _of(one: StartedProgram, is_free: Callable[[str], bool], exists: Callable[[str], bool]) -> list[FileWrite]:
+def _list_writes(one: StartedProgram, is_free: Callable[[str], bool], exists: Callable[[str], bool]) -> list[FileWrite]:
     if one.contained or not one.words:
         return []
     word = one.words[0]
@@ -100,7 +107,9 @@ def _of(one: StartedProgram, is_free: Callable[[str], bool], exists: Callable[[s
         return [FileWrite(path="", line=one.line, command=name)]
     if not (one.sure or "/" in word) or (word == name and name not in SHIMMED):
         return []
-    paths = changed(one.words, one.cwd) if name != "chmod" else ()  # its shim looks whether it changes anything
+    paths = (
+        find_changed_paths(one.words, one.cwd) if name != "chmod" else ()
+    )  # its shim looks whether it changes anything
     known = [path for path in paths if UNKNOWN not in path and not set("*?[") & set(path) and path != ENVIRONMENT]
     touched = [p for p in known if not is_free(p) and (name not in REMOVERS or exists(p))]
     if "/" in word and len(known) < len(paths):  # no shim stands before /bin/rm
@@ -117,7 +126,7 @@ def is_shell(script_text: str) -> bool:
     return bool(_SHELLS & set(names[:1] if names[:1] != ["env"] else names[1:]))
 
 
-def redirected(script_text: str, redirect: str) -> str:
+def redirect_script(script_text: str, redirect: str) -> str:
     """A copy of the script whose redirections go where the program `redirect` says, at the moment they are made.
 
     The same lines, so that $LINENO and messages stay true: each target W becomes "$(redirect OPERATOR W)". Left as
@@ -125,8 +134,8 @@ def redirected(script_text: str, redirect: str) -> str:
     """
     if not is_shell(script_text):
         return script_text
-    targets = [t for command in commands(script_text) for t in command.targets if _is_file(t)]
-    targets = [t for t in targets if not _compares(script_text, t)]
+    targets = [t for command in parse_commands(script_text) for t in command.targets if _is_file(t)]
+    targets = [t for t in targets if not _is_comparison(script_text, t)]
     text = script_text
     for target in sorted(targets, key=lambda t: t.start, reverse=True):
         word = text[target.start : target.end]
@@ -139,20 +148,22 @@ def _is_file(target: Target) -> bool:
     literal = target.word.literal
     if literal is not None and (literal.startswith("/dev/") or literal == "" or _DESCRIPTOR.fullmatch(literal)):
         return False
-    return not (target.operator == ">&" and literal is None) and not _spans_lines(target)
+    return not (target.operator == ">&" and literal is None) and not _has_line_break(target)
 
 
-def _compares(script_text: str, target: Target) -> bool:
+def _is_comparison(script_text: str, target: Target) -> bool:
     """True inside of [[ a > b ]] and (( a > b )), where nothing is redirected."""
     before = script_text[script_text.rfind("\n", 0, target.start) + 1 : target.start]
     return before.count("[[") > before.count("]]") or before.count("((") > before.count("))")
 
 
-def _spans_lines(target: Target) -> bool:
+def _has_line_break(target: Target) -> bool:
     return any("\n" in part[1] for part in target.word.parts)
 
 
-def reads_back(script_text: str, chdir: str, args: Sequence[str], environ: Mapping[str, str]) -> tuple[FileWrite, ...]:
+def list_files_read_back(
+    script_text: str, chdir: str, args: Sequence[str], environ: Mapping[str, str]
+) -> tuple[FileWrite, ...]:
     """Files that the script redirects to and that a later command of the same script names.
 
     Such a command would not find them in a trial that writes them elsewhere.
@@ -161,35 +172,35 @@ def reads_back(script_text: str, chdir: str, args: Sequence[str], environ: Mappi
         return ()
     written: dict[str, FileWrite] = {}
     found = []
-    for one in started(script_text, chdir, args, environ):
-        named = {absolute(word, one.cwd) for word in (*one.words[1:], *one.reads)} - {UNKNOWN}
+    for one in list_started_programs(script_text, chdir, args, environ):
+        named = {make_absolute(word, one.cwd) for word in (*one.words[1:], *one.reads)} - {UNKNOWN}
         found += [written[path] for path in sorted(named & set(written))]
         for target in one.targets:
-            path = absolute(target, one.cwd)
+            path = make_absolute(target, one.cwd)
             if UNKNOWN not in path and not path.startswith("/dev/"):
                 written.setdefault(path, FileWrite(path=path, line=one.line, command=">"))
     return tuple(dict.fromkeys(found))
 
 
-def programs(script_text: str, chdir: str, args: Sequence[str], environ: Mapping[str, str]) -> frozenset[str]:
+def list_programs(script_text: str, chdir: str, args: Sequence[str], environ: Mapping[str, str]) -> frozenset[str]:
     """Names of everything that the script's lines start, in front of and behind srun, env and the like."""
     if not is_shell(script_text):
         return frozenset()
     words = (
         word
-        for one in started(script_text, chdir, args, environ)
+        for one in list_started_programs(script_text, chdir, args, environ)
         for word in (*one.words[:1], *(w.literal or "" for w in (one.raw.words if one.raw else ())[:4]))
     )
     return frozenset(os.path.basename(word) for word in words if word and UNKNOWN not in word)  # noqa: PTH119
 
 
-def hint(launch: Sequence[str]) -> str:
+def make_hint(launch: Sequence[str]) -> str:
     """The option that lets the trial run without the script's other lines; `launch`: the launcher's own words."""
     line = shlex.join(launch) if launch and not any(UNKNOWN in word for word in launch) else "python train.py ..."
     return f"--prerun-command={shlex.quote(line)}"
 
 
-def reason(touched: Iterable[FileWrite | str]) -> str:
+def format_touch_reason(touched: Iterable[FileWrite | str]) -> str:
     """For the verdict: "would touch /a (line 3: rm), /b (cp)"."""
     shown = [str(one) for one in touched]
     more = f" and {len(shown) - 3} more" if len(shown) > 3 else ""

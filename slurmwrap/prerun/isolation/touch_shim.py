@@ -31,18 +31,18 @@ def main(argv: Sequence[str]) -> int:
         _make_directories(arguments, free, held)
         if not file_effects.split(arguments, _MKDIR_VALUED)[1]:
             return 0
-    for path in file_effects.changed([name, *arguments], os.getcwd()):
-        if _matters(name, path, free, held):
+    for path in file_effects.find_changed_paths([name, *arguments], os.getcwd()):
+        if _is_protected(name, path, free, held):
             _end_the_trial(name, path)
-    _become(name, shims, arguments)
+    _exec_program(name, shims, arguments)
     print(f"{name}: command not found", file=sys.stderr)
     return 127
 
 
-def _matters(name: str, path: str, free: Sequence[str], held: Sequence[str]) -> bool:
+def _is_protected(name: str, path: str, free: Sequence[str], held: Sequence[str]) -> bool:
     if path == file_effects.ENVIRONMENT:
         path = os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX") or os.environ.get("HOME", "/")
-    place = writable_paths.resolved(path)
+    place = writable_paths.resolve_directories(path)
     if writable_paths.is_free(place, free, held):
         return False
     folder = os.path.dirname(place)
@@ -60,7 +60,7 @@ def _make_directories(arguments: list[str], free: Sequence[str], held: Sequence[
     """mkdir: makes what is missing itself, so that it is known for sure that the trial made it and nobody else."""
     options, folders = file_effects.split(arguments, _MKDIR_VALUED)
     for folder in folders:
-        path = writable_paths.resolved(file_effects.absolute(folder, os.getcwd()))
+        path = writable_paths.resolve_directories(file_effects.make_absolute(folder, os.getcwd()))
         missing = []
         while not writable_paths.is_free(path, free, held) and not os.path.lexists(path):
             missing.append(path)
@@ -96,7 +96,7 @@ def _end_the_trial(name: str, path: str) -> None:
         time.sleep(3600)
 
 
-def _become(name: str, shims: str, arguments: Sequence[str]) -> None:
+def _exec_program(name: str, shims: str, arguments: Sequence[str]) -> None:
     for folder in os.environ.get("PATH", os.defpath).split(":"):
         found = os.path.join(folder, name)
         if folder and folder != shims and os.access(found, os.X_OK) and not os.path.isdir(found):

@@ -15,15 +15,15 @@ def is_free(path: str, free: Sequence[str], held: Sequence[str]) -> bool:
 
     The longest entry of both lists that holds it decides; a tie, and what no list names, is held.
     """
-    longest = [max((len(f) for f in folders if _below(path, f)), default=-1) for folders in (free, held)]
+    longest = [max((len(f) for f in folders if _is_below(path, f)), default=-1) for folders in (free, held)]
     return longest[0] > longest[1]
 
 
-def _below(path: str, folder: str) -> bool:
+def _is_below(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
-def resolved(path: str) -> str:
+def resolve_directories(path: str) -> str:
     """`path` with the links of its directories resolved, itself not: what rm, mv and open would act on."""
     if path.startswith(("/dev/", "/proc/")):
         return path

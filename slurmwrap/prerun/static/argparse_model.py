@@ -83,15 +83,15 @@ def read_parser(program: ProgramImports) -> Parser | None:
     files = [f for f in program.files if f.source.tree is not None]
     if not program.whole or len(files) != len(program.files) or any(f.source.mentions(*_OTHERS) for f in files):
         return None
-    parses = [(f, call) for f in files for call in _parses(f, f is program.files[0])]
-    if len(parses) != 1 or _unfollowed(program):
+    parses = [(f, call) for f in files for call in _list_parse_calls(f, f is program.files[0])]
+    if len(parses) != 1 or _has_unread_module(program):
         return None
     reached, call = parses[0]
-    local = {n.name for f in files for n in ast.walk(_tree(f)) if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
-    if not _is_plain_parser(call, files, local) or any(not _closed(f, local, program) for f in files):
+    local = {n.name for f in files for n in ast.walk(_get_tree(f)) if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+    if not _is_plain_parser(call, files, local) or any(not _is_closed(f, local, program) for f in files):
         return None
-    home = _home(_tree(reached), call)
-    options = [option for f in files for option in _options(f, home if f is reached else frozenset())]
+    home = _find_enclosing_nodes(_get_tree(reached), call)
+    options = [option for f in files for option in _list_options(f, home if f is reached else frozenset())]
     if any(option is None for option in options):
         return None
     adds = [option for option in options if option is not None]
@@ -106,12 +106,12 @@ def read_parser(program: ProgramImports) -> Parser | None:
     )
 
 
-def _tree(reached: Reached) -> ast.Module:
+def _get_tree(reached: Reached) -> ast.Module:
     assert reached.source.tree is not None
     return reached.source.tree
 
 
-def _unfollowed(program: ProgramImports) -> bool:
+def _has_unread_module(program: ProgramImports) -> bool:
     """True when a local module could not be read: it might add options."""
     return any(
         program.find(one.module, reached.folder).kind in ("opaque", "missing")
@@ -121,88 +121,91 @@ def _unfollowed(program: ProgramImports) -> bool:
     )
 
 
-def _parses(reached: Reached, is_entry: bool) -> Iterator[ast.Call]:
+def _list_parse_calls(reached: Reached, is_entry: bool) -> Iterator[ast.Call]:
     """Calls of parse_args; not those that run only when another file is the program."""
     skipped: set[int] = set()
     if not is_entry:
-        for part in _tree(reached).body:
+        for part in _get_tree(reached).body:
             if isinstance(part, ast.If) and is_main_test(part.test):
                 skipped |= {id(child) for child in ast.walk(part)}
-    for node in ast.walk(_tree(reached)):
-        if isinstance(node, ast.Call) and id(node) not in skipped and _method(node) == "parse_args":
+    for node in ast.walk(_get_tree(reached)):
+        if isinstance(node, ast.Call) and id(node) not in skipped and _get_method_name(node) == "parse_args":
             yield node
 
 
-def _method(call: ast.Call) -> str:
+def _get_method_name(call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) else ""
 
 
 def _is_plain_parser(call: ast.Call, files: Sequence[Reached], local: set[str]) -> bool:
     """True when what parse_args is called on was made by argparse.ArgumentParser in the user's own files."""
-    if not _plain_arguments(call) or not any(_makes(node) for f in files for node in ast.walk(_tree(f))):
+    if not _has_plain_arguments(call) or not any(
+        _is_plain_parser_call(node) for f in files for node in ast.walk(_get_tree(f))
+    ):
         return False
     assert isinstance(call.func, ast.Attribute)
     made = call.func.value
     if isinstance(made, ast.Call):
-        return _makes(made) or _last_name(made.func) in local
-    name = _last_name(made)
+        return _is_plain_parser_call(made) or _get_last_name(made.func) in local
+    name = _get_last_name(made)
     # `args = args.parse_args()` gives the parser's name to what it returns
-    values = [v for f in files for v in _assigned(_tree(f), name) if v is not call]
+    values = [v for f in files for v in _list_assigned_values(_get_tree(f), name) if v is not call]
     return bool(values) and all(
-        isinstance(v, ast.Call) and (_makes(v) or _last_name(v.func) in local | {"add_config_arguments"})
+        isinstance(v, ast.Call)
+        and (_is_plain_parser_call(v) or _get_last_name(v.func) in local | {"add_config_arguments"})
         for v in values
     )
 
 
-def _plain_arguments(call: ast.Call) -> bool:
+def _has_plain_arguments(call: ast.Call) -> bool:
     given = [*call.args, *(k.value for k in call.keywords)]
     return all(
         isinstance(a, (ast.Name, ast.Subscript)) or (isinstance(a, ast.Constant) and a.value is None) for a in given
     )
 
 
-def _assigned(tree: ast.Module, name: str) -> Iterator[ast.expr]:
+def _list_assigned_values(tree: ast.Module, name: str) -> Iterator[ast.expr]:
     for node in ast.walk(tree):
         if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.value is None:
             continue
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        if any(_last_name(t) == name for t in targets):
+        if any(_get_last_name(t) == name for t in targets):
             yield node.value
 
 
-def _makes(node: ast.AST) -> bool:
+def _is_plain_parser_call(node: ast.AST) -> bool:
     if not isinstance(node, ast.Call) or ast.unparse(node.func) not in ("argparse.ArgumentParser", "ArgumentParser"):
         return False
     return not any(k.arg in (None, "fromfile_prefix_chars") for k in node.keywords)
 
 
-def _last_name(node: ast.AST) -> str:
+def _get_last_name(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
-def _closed(reached: Reached, local: set[str], program: ProgramImports) -> bool:
+def _is_closed(reached: Reached, local: set[str], program: ProgramImports) -> bool:
     """True when no parser of this file is handed to anything that we cannot read, and none is subclassed."""
-    tree = _tree(reached)
-    names = _parser_names(tree)
+    tree = _get_tree(reached)
+    names = _find_parser_names(tree)
     called = {id(n.func) for n in ast.walk(tree) if isinstance(n, ast.Call)}
     known = local | _HARMLESS_CALLS | {"add_config_arguments"}
     for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef) and any(_last_name(b) == "ArgumentParser" for b in node.bases):
+        if isinstance(node, ast.ClassDef) and any(_get_last_name(b) == "ArgumentParser" for b in node.bases):
             return False
         if isinstance(node, ast.Attribute) and node.attr == "add_argument" and id(node) not in called:
             return False
         if not isinstance(node, ast.Call) or (
-            _last_name(node.func) in known and not _of_package(node, reached, program)
+            _get_last_name(node.func) in known and not _is_package_call(node, reached, program)
         ):
-            if isinstance(node, ast.Call) and _makes(node) and not _own_parents(node, tree, local):
+            if isinstance(node, ast.Call) and _is_plain_parser_call(node) and not _has_own_parents(node, tree, local):
                 return False
             continue
-        if any(_last_name(a) in names for a in _handed(node)):
+        if any(_get_last_name(a) in names for a in _list_handed_values(node)):
             return False
     return True
 
 
-def _of_package(call: ast.Call, reached: Reached, program: ProgramImports) -> bool:
+def _is_package_call(call: ast.Call, reached: Reached, program: ProgramImports) -> bool:
     """True for `package.add_args(parser)`, whatever the user's own functions are called."""
     root = call.func
     while isinstance(root, ast.Attribute):
@@ -210,10 +213,10 @@ def _of_package(call: ast.Call, reached: Reached, program: ProgramImports) -> bo
     if (
         not isinstance(root, ast.Name)
         or root is call.func
-        or _last_name(call.func) in _HARMLESS_CALLS | {"add_config_arguments"}
+        or _get_last_name(call.func) in _HARMLESS_CALLS | {"add_config_arguments"}
     ):
         return False
-    for node in ast.walk(_tree(reached)):
+    for node in ast.walk(_get_tree(reached)):
         names = (
             [a.asname or a.name.split(".")[0] for a in node.names]
             if isinstance(node, (ast.Import, ast.ImportFrom))
@@ -225,37 +228,37 @@ def _of_package(call: ast.Call, reached: Reached, program: ProgramImports) -> bo
     return False
 
 
-def _own_parents(call: ast.Call, tree: ast.Module, local: set[str]) -> bool:
+def _has_own_parents(call: ast.Call, tree: ast.Module, local: set[str]) -> bool:
     """True when all of `parents=[...]` are made in the user's own files."""
     given = next((k.value for k in call.keywords if k.arg == "parents"), None)
     if given is None:
         return True
     if not isinstance(given, (ast.List, ast.Tuple)):
         return False
-    own = local | {_last_name(t) for n in ast.walk(tree) if isinstance(n, ast.Assign) for t in n.targets}
-    return all(_last_name(e.func if isinstance(e, ast.Call) else e) in own for e in given.elts)
+    own = local | {_get_last_name(t) for n in ast.walk(tree) if isinstance(n, ast.Assign) for t in n.targets}
+    return all(_get_last_name(e.func if isinstance(e, ast.Call) else e) in own for e in given.elts)
 
 
 _GROUPS = ("add_argument_group", "add_mutually_exclusive_group")
 
 
-def _parser_names(tree: ast.Module) -> set[str]:
+def _find_parser_names(tree: ast.Module) -> set[str]:
     """What the parser is called in this file."""
     names = {"parser", "ap", "arg_parser", "argparser", "subparser", "subparsers"}
     for node in ast.walk(tree):
         value = node.value if isinstance(node, ast.Assign) else None
-        made = isinstance(value, ast.Call) and (_makes(value) or _last_name(value.func) in _GROUPS)
+        made = isinstance(value, ast.Call) and (_is_plain_parser_call(value) or _get_last_name(value.func) in _GROUPS)
         if isinstance(node, ast.Assign) and made:
-            names |= {_last_name(t) for t in node.targets}
+            names |= {_get_last_name(t) for t in node.targets}
     return names - {""}
 
 
-def _handed(call: ast.Call) -> Iterator[ast.expr]:
+def _list_handed_values(call: ast.Call) -> Iterator[ast.expr]:
     for value in (*call.args, *(k.value for k in call.keywords)):
         yield value.value if isinstance(value, ast.Starred) else value
 
 
-def _home(tree: ast.Module, call: ast.Call) -> frozenset[int]:
+def _find_enclosing_nodes(tree: ast.Module, call: ast.Call) -> frozenset[int]:
     """The nodes of the innermost function that holds `call`, or of the whole module less its functions."""
     functions = [n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
     holding = [{id(child) for child in ast.walk(f)} for f in functions]
@@ -265,10 +268,10 @@ def _home(tree: ast.Module, call: ast.Call) -> frozenset[int]:
     return frozenset({id(n) for n in ast.walk(tree)}.difference(*holding))
 
 
-def _options(reached: Reached, home: frozenset[int]) -> Iterator[ArgparseOption | None]:
+def _list_options(reached: Reached, home: frozenset[int]) -> Iterator[ArgparseOption | None]:
     """None for a call whose flags only running it would tell."""
-    loose = _in_branches(_tree(reached))
-    for node in ast.walk(_tree(reached)):
+    loose = _find_nodes_in_branches(_get_tree(reached))
+    for node in ast.walk(_get_tree(reached)):
         if (
             not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute))
             or node.func.attr != "add_argument"
@@ -280,11 +283,11 @@ def _options(reached: Reached, home: frozenset[int]) -> Iterator[ArgparseOption 
             yield None
             continue
         where = f"{reached.source.path}:{reached.source.line + node.lineno}"
-        found = _option(tuple(flags), by_name, sure=id(node) not in loose, where=where)
+        found = _make_option(tuple(flags), by_name, sure=id(node) not in loose, where=where)
         yield replace(found, home=id(node) in home)
 
 
-def _in_branches(tree: ast.Module) -> set[int]:
+def _find_nodes_in_branches(tree: ast.Module) -> set[int]:
     found: set[int] = set()
     for node in ast.walk(tree):
         branches = isinstance(node, (ast.If, ast.For, ast.While, ast.Try, ast.IfExp, ast.Match))
@@ -293,36 +296,36 @@ def _in_branches(tree: ast.Module) -> set[int]:
     return found
 
 
-def _option(
+def _make_option(
     flags: tuple[str, ...], by_name: Mapping[str | None, ast.expr], *, sure: bool, where: str
 ) -> ArgparseOption:
     long = next((f for f in flags if f.startswith("--")), flags[0] if flags else "")
-    action = _constant(by_name.get("action"), "store")
+    action = _get_constant(by_name.get("action"), "store")
     named = str(action) if isinstance(action, str) and action in _KNOWN_ACTIONS else "?"
-    if "action" in by_name and _last_name(by_name["action"]) == "BooleanOptionalAction":
+    if "action" in by_name and _get_last_name(by_name["action"]) == "BooleanOptionalAction":
         flags = (*flags, *(f"--no-{f[2:]}" for f in flags if f.startswith("--")))
         named = "store_true"
-    nargs = _constant(by_name.get("nargs"), None)
+    nargs = _get_constant(by_name.get("nargs"), None)
     return ArgparseOption(
         flags=tuple(f for f in flags if f.startswith("-")),
-        name=long or str(_constant(by_name.get("dest"), "?")),
+        name=long or str(_get_constant(by_name.get("dest"), "?")),
         action=named,
         nargs=nargs if nargs is None or isinstance(nargs, (int, str)) else "unknown",
         type=ast.unparse(by_name["type"]) if "type" in by_name else "",
-        choices=_choices(by_name.get("choices")),
-        required=_constant(by_name.get("required"), False) is True,
+        choices=_get_choices(by_name.get("choices")),
+        required=_get_constant(by_name.get("required"), False) is True,
         sure=sure,
         where=where,
     )
 
 
-def _constant(node: ast.expr | None, default: object) -> object:
+def _get_constant(node: ast.expr | None, default: object) -> object:
     if node is None:
         return default
     return node.value if isinstance(node, ast.Constant) else object()
 
 
-def _choices(node: ast.expr | None) -> tuple[object, ...] | None:
+def _get_choices(node: ast.expr | None) -> tuple[object, ...] | None:
     if not isinstance(node, (ast.List, ast.Tuple, ast.Set)):
         return None
     values = [e.value for e in node.elts if isinstance(e, ast.Constant)]

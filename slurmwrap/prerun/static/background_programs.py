@@ -9,22 +9,22 @@ from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.prerun.static.shell_parser import UNKNOWN
 from slurmwrap.prerun.static.started_program import StartedProgram
 from slurmwrap.prerun.static.static_context import StaticContext
-from slurmwrap.prerun.static.word_tables import words
+from slurmwrap.prerun.static.word_tables import split_word_table
 
 # What is over in a moment. Behind any other command the programs in the background have its time.
-_SHORT = words(
+_SHORT = split_word_table(
     """echo printf date exit : true hostname pwd whoami set unset export declare module ml deactivate conda ls squeue
     sacct scontrol [ [[ test disown cd"""
 )
 
 
-def background_findings(started: Sequence[StartedProgram], text: str, desk: StaticContext) -> Iterator[Finding]:
+def find_background_programs(started: Sequence[StartedProgram], text: str, desk: StaticContext) -> Iterator[Finding]:
     """One finding for the last program in the background, where the script ends right behind it."""
     code = "\n".join(line for line in text.split("\n") if not line.lstrip().startswith("#"))
     if re.search(r"\b(wait|fg|coproc|while|until|trap)\b|\btail\s.*-\w*[fF]", code):
         return
     own = [one for one in started if one.raw is not None and not one.raw.in_function]
-    at = max((i for i, one in enumerate(own) if one.raw and one.raw.then == "&" and _runs(one)), default=-1)
+    at = max((i for i, one in enumerate(own) if one.raw and one.raw.then == "&" and _is_own_program(one)), default=-1)
     if at < 0 or any(one.words and one.words[0] not in _SHORT for one in own[at + 1 :]):
         return
     what = " ".join(own[at].words[:2]).replace(UNKNOWN, "...")
@@ -37,7 +37,7 @@ def background_findings(started: Sequence[StartedProgram], text: str, desk: Stat
     )
 
 
-def _runs(one: StartedProgram) -> bool:
+def _is_own_program(one: StartedProgram) -> bool:
     """A program of the user's own, or a step: a viewer or a monitor may end with the script."""
     if one.entry is not None:
         return bool(one.entry.path)

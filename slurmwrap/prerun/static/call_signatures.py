@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.prerun.static.module_scope import bound_by
-from slurmwrap.prerun.static.word_tables import words
+from slurmwrap.prerun.static.word_tables import split_word_table
 
 # Bases that call __init__ with the arguments they are given.
-_PLAIN_BASES = words(
+_PLAIN_BASES = split_word_table(
     """object nn.Module torch.nn.Module Module Dataset torch.utils.data.Dataset data.Dataset IterableDataset
     torch.utils.data.IterableDataset pl.LightningModule L.LightningModule LightningModule"""
 )
@@ -30,7 +30,7 @@ class CallSignature:
     where: str
 
 
-def signatures(tree: ast.Module, path: str = "") -> Mapping[str, CallSignature]:
+def list_signatures(tree: ast.Module, path: str = "") -> Mapping[str, CallSignature]:
     """Functions and plain classes of the module that are bound once and not decorated."""
     times: dict[str, int] = {}
     for statement in ast.walk(tree):
@@ -42,15 +42,17 @@ def signatures(tree: ast.Module, path: str = "") -> Mapping[str, CallSignature]:
     found: dict[str, CallSignature] = {}
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and times[node.name] == 1 and not node.decorator_list:
-            found[node.name] = _signature(
+            found[node.name] = _make_signature(
                 node.args, f"{path or 'line'}{':' if path else ' '}{node.lineno}", bound=False
             )
-        elif isinstance(node, ast.ClassDef) and times[node.name] == 1 and (init := _constructor(node)):
-            found[node.name] = _signature(init.args, f"{path or 'line'}{':' if path else ' '}{init.lineno}", bound=True)
+        elif isinstance(node, ast.ClassDef) and times[node.name] == 1 and (init := _find_constructor(node)):
+            found[node.name] = _make_signature(
+                init.args, f"{path or 'line'}{':' if path else ' '}{init.lineno}", bound=True
+            )
     return found
 
 
-def _constructor(node: ast.ClassDef) -> ast.FunctionDef | None:
+def _find_constructor(node: ast.ClassDef) -> ast.FunctionDef | None:
     """__init__, when instances are made by it alone."""
     if node.decorator_list or node.keywords or not all(ast.unparse(base) in _PLAIN_BASES for base in node.bases):
         return None
@@ -61,7 +63,7 @@ def _constructor(node: ast.ClassDef) -> ast.FunctionDef | None:
     return init if init is not None and not init.decorator_list and init.args.args else None
 
 
-def _signature(arguments: ast.arguments, where: str, *, bound: bool) -> CallSignature:
+def _make_signature(arguments: ast.arguments, where: str, *, bound: bool) -> CallSignature:
     names = [a.arg for a in (*arguments.posonlyargs, *arguments.args)][1 if bound else 0 :]
     defaults = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
     return CallSignature(
@@ -76,7 +78,7 @@ def _signature(arguments: ast.arguments, where: str, *, bound: bool) -> CallSign
     )
 
 
-def misfit(call: ast.Call, takes: CallSignature) -> str:
+def find_misfit(call: ast.Call, takes: CallSignature) -> str:
     """What is wrong with the call, in Python's own words; "" when nothing is, or when it cannot be known."""
     if any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords):
         return ""

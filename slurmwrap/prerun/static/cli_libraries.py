@@ -13,35 +13,39 @@ from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.prerun.static.imported_files import ProgramImports
 from slurmwrap.prerun.static.shell_parser import UNKNOWN, Guess
 from slurmwrap.prerun.static.started_program import EntryPoint
-from slurmwrap.prerun.static.suggestions import nearest
-from slurmwrap.prerun.static.word_tables import words
+from slurmwrap.prerun.static.suggestions import find_nearest
+from slurmwrap.prerun.static.word_tables import split_word_table
 
 _CAP = 1 << 18  # bytes of a configuration file
-_ABSL = words(
+_ABSL = split_word_table(
     """help helpfull helpshort helpxml v verbosity logger_levels logtostderr alsologtostderr log_dir stderrthreshold
     showprefixforinfo run_with_pdb pdb_post_mortem pdb run_with_profiling profile_file use_cprofile_for_profiling
     only_check_args flagfile undefok xml_output_file test_srcdir test_tmpdir test_random_seed"""
 )
 
 
-def other_libraries(program: ProgramImports, script: str) -> Iterator[Finding]:
+def check_other_libraries(program: ProgramImports, script: str) -> Iterator[Finding]:
     """Findings in the line of the batch script; only the entry file's own definitions count."""
     source, entry = program.files[0].source, program.entry
     if source.tree is None:
         return
     if source.mentions(b"import click", b"from click"):
-        yield from _unknown(
-            _click(source.tree), entry, script, certain=not source.mentions(b"argv", b"standalone_mode")
+        yield from _find_unknown_options(
+            _list_click_flags(source.tree), entry, script, certain=not source.mentions(b"argv", b"standalone_mode")
         )
     elif source.mentions(b"typer"):
-        yield from _unknown(_typer(source.tree), entry, script, certain=not source.mentions(b"argv"))
+        yield from _find_unknown_options(
+            _list_typer_flags(source.tree), entry, script, certain=not source.mentions(b"argv")
+        )
     elif source.mentions(b"absl"):
-        yield from _unknown(_absl(program), entry, script, certain=False)
+        yield from _find_unknown_options(_list_absl_flags(program), entry, script, certain=False)
     elif source.mentions(b"hydra"):
-        yield from _hydra(source.tree, entry, script)
+        yield from _check_hydra(source.tree, entry, script)
 
 
-def _unknown(flags: frozenset[str] | None, entry: EntryPoint, script: str, *, certain: bool) -> Iterator[Finding]:
+def _find_unknown_options(
+    flags: frozenset[str] | None, entry: EntryPoint, script: str, *, certain: bool
+) -> Iterator[Finding]:
     """Long options that are not among `flags`. None: nothing can be said."""
     if flags is None:
         return
@@ -53,7 +57,7 @@ def _unknown(flags: frozenset[str] | None, entry: EntryPoint, script: str, *, ce
             continue
         if name in flags or name.replace("-", "_") in flags or name == "--help":
             continue
-        near = nearest(name, flags)
+        near = find_nearest(name, flags)
         unsure = any(UNKNOWN in w for w in entry.argv)
         yield Finding(
             severity=Severity.ERROR if certain and entry.certain and not unsure else Severity.WARNING,
@@ -65,17 +69,17 @@ def _unknown(flags: frozenset[str] | None, entry: EntryPoint, script: str, *, ce
         )
 
 
-def _decorators(tree: ast.Module) -> Iterator[tuple[ast.FunctionDef, list[ast.Call], str]]:
+def _list_decorators(tree: ast.Module) -> Iterator[tuple[ast.FunctionDef, list[ast.Call], str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             calls = [d for d in node.decorator_list if isinstance(d, ast.Call)]
             yield node, calls, " ".join(ast.unparse(d) for d in node.decorator_list)
 
 
-def _click(tree: ast.Module) -> frozenset[str] | None:
+def _list_click_flags(tree: ast.Module) -> frozenset[str] | None:
     """Flags of the one command; None for groups, own parameter classes, and settings that let anything through."""
-    commands = [(calls, text) for _, calls, text in _decorators(tree) if re.search(r"\bcommand\b", text)]
-    groups = any(re.search(r"\bgroup\b", text) for _, _, text in _decorators(tree))
+    commands = [(calls, text) for _, calls, text in _list_decorators(tree) if re.search(r"\bcommand\b", text)]
+    groups = any(re.search(r"\bgroup\b", text) for _, _, text in _list_decorators(tree))
     if len(commands) != 1 or groups:
         return None
     calls, text = commands[0]
@@ -99,15 +103,17 @@ def _click(tree: ast.Module) -> frozenset[str] | None:
             flags.update(part.strip() for part in argument.value.split("/") if part.strip().startswith("--"))
         if not call.args:
             return None
-    plain = [d for node, _, text in _decorators(tree) for d in node.decorator_list if re.search(r"\bcommand\b", text)]
+    plain = [
+        d for node, _, text in _list_decorators(tree) for d in node.decorator_list if re.search(r"\bcommand\b", text)
+    ]
     known = r"(click\.)?(command|option|argument|version_option|help_option|pass_context)\b"
     return frozenset(flags) if all(re.match(known, ast.unparse(d)) for d in plain) else None
 
 
-def _typer(tree: ast.Module) -> frozenset[str] | None:
+def _list_typer_flags(tree: ast.Module) -> frozenset[str] | None:
     """Flags of the one command, by its parameters; None where there are more, or anything is let through."""
     functions = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
-    decorated = [n for n, _, text in _decorators(tree) if re.search(r"\.command\b|\.callback\b", text)]
+    decorated = [n for n, _, text in _list_decorators(tree) if re.search(r"\.command\b|\.callback\b", text)]
     runs = [
         functions[n.args[0].id]
         for n in ast.walk(tree)
@@ -133,7 +139,7 @@ def _typer(tree: ast.Module) -> frozenset[str] | None:
     return frozenset(flags | set(re.findall(r"['\"](--[\w-]+)['\"]", ast.unparse(tree))))
 
 
-def _absl(program: ProgramImports) -> frozenset[str] | None:
+def _list_absl_flags(program: ProgramImports) -> frozenset[str] | None:
     names: set[str] = set()
     for reached in program.files:
         for node in ast.walk(reached.source.tree or ast.Module(body=[], type_ignores=[])):
@@ -146,9 +152,11 @@ def _absl(program: ProgramImports) -> frozenset[str] | None:
     return frozenset(f"--{prefix}{name}" for name in names | _ABSL for prefix in ("", "no"))
 
 
-def _hydra(tree: ast.Module, entry: EntryPoint, script: str) -> Iterator[Finding]:
+def _check_hydra(tree: ast.Module, entry: EntryPoint, script: str) -> Iterator[Finding]:
     """The primary configuration file is there; overrides name keys that it has."""
-    mains = [c for _, calls, _ in _decorators(tree) for c in calls if ast.unparse(c.func) in ("hydra.main", "main")]
+    mains = [
+        c for _, calls, _ in _list_decorators(tree) for c in calls if ast.unparse(c.func) in ("hydra.main", "main")
+    ]
     if len(mains) != 1 or entry.path == "" or any(w in _HYDRA_OWN or w.startswith("--config") for w in entry.argv):
         return
     given = {k.arg: k.value.value for k in mains[0].keywords if isinstance(k.value, ast.Constant)}
@@ -157,7 +165,7 @@ def _hydra(tree: ast.Module, entry: EntryPoint, script: str) -> Iterator[Finding
         return
     base = os.path.normpath(os.path.join(os.path.dirname(entry.path), folder))  # noqa: PTH118, PTH120
     path = Path(base, name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
-    keys = _top_keys(path)
+    keys = _read_top_keys(path)
     if keys is None and not path.exists() and b"ConfigStore" not in ast.unparse(tree).encode():
         yield Finding(
             severity=Severity.ERROR if entry.certain and Path(base).is_dir() else Severity.WARNING,
@@ -172,7 +180,7 @@ def _hydra(tree: ast.Module, entry: EntryPoint, script: str) -> Iterator[Finding
     for word in entry.argv:
         key = re.match(r"([A-Za-z_][\w-]*)[\w.@-]*=", word)
         if key and UNKNOWN not in word and key[1] not in keys and key[1] != "hydra" and not Path(base, key[1]).is_dir():
-            near = nearest(key[1], keys)
+            near = find_nearest(key[1], keys)
             yield Finding(
                 severity=Severity.ERROR
                 if entry.certain and not any(UNKNOWN in w for w in entry.argv)
@@ -199,7 +207,7 @@ _HYDRA_OWN = (
 )
 
 
-def _top_keys(path: Path) -> Mapping[str, int] | None:
+def _read_top_keys(path: Path) -> Mapping[str, int] | None:
     """The keys of a plain YAML mapping with their lines; None when it is not there or not plain."""
     try:
         with path.open("rb") as stream:

@@ -14,7 +14,7 @@ from slurmwrap.prerun.static.launcher_args import parse_mpirun, parse_srun
 from slurmwrap.prerun.static.shell_parser import UNKNOWN
 
 
-def _words(text: str) -> frozenset[str]:
+def _split_words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
@@ -24,52 +24,52 @@ _MPI = ("mpirun", "mpiexec", "orterun", "prterun", "mpiexec.hydra", "horovodrun"
 
 # command -> (subcommands of which one must follow, options with a value, words to skip, in a container)
 _Wrapper = tuple[tuple[str, ...], frozenset[str], int, bool]
-_IMAGE = _words(
+_IMAGE = _split_words(
     """-B --bind --env --env-file -H --home --pwd --cwd -W --workdir --overlay -o --scratch -S --mount --security
     --network --hostname --app --add-caps --drop-caps --apply-cgroups --dns --fusemount --pem-path --device"""
 )
-_DOCKER = _words(
+_DOCKER = _split_words(
     """-v --volume -e --env --env-file --gpus --shm-size --name -w --workdir --network --net --ipc --user -u --mount
     --ulimit --entrypoint --device --memory -m --cpus --runtime --hostname -h --pid --cap-add --security-opt -p
     --publish --label -l --userns --tmpfs --restart --log-driver --cpuset-cpus --add-host --volumes-from"""
 )
-_CONDA = _words("-n -p --name --prefix --cwd")
+_CONDA = _split_words("-n -p --name --prefix --cwd")
 _WRAPPERS: Mapping[str, _Wrapper] = {
-    "env": ((), _words("-u -C -S"), 0, False),
-    "exec": ((), _words("-a"), 0, False),
+    "env": ((), _split_words("-u -C -S"), 0, False),
+    "exec": ((), _split_words("-a"), 0, False),
     "command": ((), frozenset(), 0, False),
     "nohup": ((), frozenset(), 0, False),
     "setsid": ((), frozenset(), 0, False),
-    "time": ((), _words("-f -o"), 0, False),
-    "timeout": ((), _words("-k -s"), 1, False),
-    "nice": ((), _words("-n"), 0, False),
-    "ionice": ((), _words("-c -n"), 0, False),
+    "time": ((), _split_words("-f -o"), 0, False),
+    "timeout": ((), _split_words("-k -s"), 1, False),
+    "nice": ((), _split_words("-n"), 0, False),
+    "ionice": ((), _split_words("-c -n"), 0, False),
     "chrt": ((), frozenset(), 1, False),
-    "stdbuf": ((), _words("-i -o -e"), 0, False),
+    "stdbuf": ((), _split_words("-i -o -e"), 0, False),
     "unbuffer": ((), frozenset(), 0, False),
-    "numactl": ((), _words("-N -m -C -i -p"), 0, False),
+    "numactl": ((), _split_words("-N -m -C -i -p"), 0, False),
     "taskset": ((), frozenset(), 1, False),
     "catchsegv": ((), frozenset(), 0, False),
     "dumb-init": ((), frozenset(), 0, False),
     "tini": ((), frozenset(), 0, False),
-    "nsys": (("profile",), _words("-o -t -d -c -s -f -w -e -y"), 0, False),
-    "ncu": ((), _words("-o -k -c -s --set --section --target-processes --metrics"), 0, False),
-    "perf": (("stat", "record"), _words("-e -o -F -p"), 0, False),
-    "strace": ((), _words("-o -e -s"), 0, False),
-    "xvfb-run": ((), _words("-s -n -e"), 0, False),
+    "nsys": (("profile",), _split_words("-o -t -d -c -s -f -w -e -y"), 0, False),
+    "ncu": ((), _split_words("-o -k -c -s --set --section --target-processes --metrics"), 0, False),
+    "perf": (("stat", "record"), _split_words("-e -o -F -p"), 0, False),
+    "strace": ((), _split_words("-o -e -s"), 0, False),
+    "xvfb-run": ((), _split_words("-s -n -e"), 0, False),
     "ddtrace-run": ((), frozenset(), 0, False),
     "uv": (
         ("run",),
-        _words("--with --python -p --extra --group --project --directory --env-file --with-requirements --index"),
+        _split_words("--with --python -p --extra --group --project --directory --env-file --with-requirements --index"),
         0,
         False,
     ),
     "poetry": (("run",), frozenset(), 0, False),
     "pipenv": (("run",), frozenset(), 0, False),
-    "pdm": (("run",), _words("-p --project"), 0, False),
+    "pdm": (("run",), _split_words("-p --project"), 0, False),
     "rye": (("run",), frozenset(), 0, False),
     "hatch": (("run",), frozenset(), 0, False),
-    "pixi": (("run",), _words("-e --environment --manifest-path"), 0, False),
+    "pixi": (("run",), _split_words("-e --environment --manifest-path"), 0, False),
     "conda": (("run",), _CONDA, 0, False),
     "mamba": (("run",), _CONDA, 0, False),
     "micromamba": (("run",), _CONDA, 0, False),
@@ -79,18 +79,18 @@ _WRAPPERS: Mapping[str, _Wrapper] = {
     "podman": (("run",), _DOCKER, 1, True),
     "podman-hpc": (("run",), _DOCKER, 1, True),
     "nerdctl": (("run",), _DOCKER, 1, True),
-    "enroot": (("start",), _words("-c --conf -e --env -m --mount --rc"), 1, True),
-    "shifter": ((), _words("--module --volume -V --env -e --workdir -w --entrypoint"), 0, True),
-    "sarus": (("run",), _words("--mount --workdir -w --entrypoint -e --env"), 1, True),
-    "ch-run": ((), _words("-b --bind -c --cd --set-env --unset-env"), 1, True),
-    "xargs": ((), _words("-I -n -P -L -d -a -s --max-args --max-procs --arg-file --delimiter"), 0, False),
+    "enroot": (("start",), _split_words("-c --conf -e --env -m --mount --rc"), 1, True),
+    "shifter": ((), _split_words("--module --volume -V --env -e --workdir -w --entrypoint"), 0, True),
+    "sarus": (("run",), _split_words("--mount --workdir -w --entrypoint -e --env"), 1, True),
+    "ch-run": ((), _split_words("-b --bind -c --cd --set-env --unset-env"), 1, True),
+    "xargs": ((), _split_words("-I -n -P -L -d -a -s --max-args --max-procs --arg-file --delimiter"), 0, False),
 }
 # The environment of these is their own: its packages are not to be had by looking at PATH.
-OWN_ENVIRONMENT = _words("uv poetry pipenv pdm rye hatch pixi")
-CONDAS = _words("conda mamba micromamba")
+OWN_ENVIRONMENT = _split_words("uv poetry pipenv pdm rye hatch pixi")
+CONDAS = _split_words("conda mamba micromamba")
 
 # Commands that make no file of the user's; after any other one a missing file may have been made.
-HARMLESS = _words(
+HARMLESS = _split_words(
     """
     : [ [[ test echo printf set unset export declare local readonly shopt ulimit umask module ml source . cd
     pushd popd conda mamba date hostname whoami pwd sleep wait trap true false which type nvidia-smi nproc
@@ -100,7 +100,7 @@ HARMLESS = _words(
 )
 
 
-def unwrapped(words: Sequence[str]) -> tuple[list[str], bool]:
+def unwrap_command(words: Sequence[str]) -> tuple[list[str], bool]:
     """What srun, mpirun, env, timeout and the like would start in the end, and whether in a container."""
     rest, contained = list(words), False
     for _ in range(12):  # no script wraps deeper; a bound against a table that eats nothing
@@ -123,15 +123,15 @@ def unwrapped(words: Sequence[str]) -> tuple[list[str], bool]:
     return rest, contained
 
 
-def installs(words: Sequence[str]) -> bool:
+def is_installing(words: Sequence[str]) -> bool:
     """True when the command may bring packages."""
     if not {"install", "sync", "create", "update", "develop", "build_ext", "add"} & set(words):
         return False
     names = {os.path.basename(w) for w in words}  # noqa: PTH119
-    return bool(names & _words("pip pip3 uv conda mamba micromamba poetry pipenv pixi pdm setup.py easy_install"))
+    return bool(names & _split_words("pip pip3 uv conda mamba micromamba poetry pipenv pixi pdm setup.py easy_install"))
 
 
-def inline_shell(words: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
+def get_inline_shell(words: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
     """(text, arguments) of `bash -c text name arguments`."""
     if len(words) < 3 or os.path.basename(words[0]) not in SHELLS:  # noqa: PTH119
         return None, ()
@@ -143,7 +143,7 @@ def inline_shell(words: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
     return None, ()
 
 
-def inline_python(words: Sequence[str]) -> tuple[int, str | None]:
+def get_inline_python(words: Sequence[str]) -> tuple[int, str | None]:
     """(index of the first argument, code of -c or None when the program comes from standard input).
 
     The index is negative when Python reads neither.

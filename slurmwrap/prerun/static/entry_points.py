@@ -16,31 +16,45 @@ from slurmwrap.prerun.static.command_wrappers import (
     HARMLESS,
     OWN_ENVIRONMENT,
     PYTHON,
-    inline_python,
-    inline_shell,
-    installs,
-    unwrapped,
+    get_inline_python,
+    get_inline_shell,
+    is_installing,
+    unwrap_command,
 )
-from slurmwrap.prerun.static.search_path import changed_by, search_of
-from slurmwrap.prerun.static.shell_parser import UNKNOWN, Guess, RawCommand, RawWord, assignment, commands, expand
-from slurmwrap.prerun.static.started_program import EntryPoint, StartedProgram, joined, of_file, program
+from slurmwrap.prerun.static.search_path import apply_search_path_change, search_of
+from slurmwrap.prerun.static.shell_parser import (
+    UNKNOWN,
+    Guess,
+    RawCommand,
+    RawWord,
+    expand,
+    parse_commands,
+    split_shell_assignment,
+)
+from slurmwrap.prerun.static.started_program import (
+    EntryPoint,
+    StartedProgram,
+    join_paths,
+    make_file_entry,
+    parse_program,
+)
 
 SUBMIT_DIR = "SLURM_SUBMIT_DIR"
 Read = Callable[[str], "str | None"]  # path -> text of a shell script, None when it is not to be had
 
 
-def started(
+def list_started_programs(
     script_text: str,
     chdir: str,
     args: Sequence[str],
     environ: Mapping[str, str] | None = None,
     read: Read | None = None,
 ) -> tuple[StartedProgram, ...]:
-    """All commands of a shell script in order; arguments as of `entry_points`."""
+    """All commands of a shell script in order; arguments as of `list_entry_points`."""
     return tuple(_Walk(chdir, tuple(args), environ or {}, read).commands(script_text))
 
 
-def variables_after(
+def compute_variables_after(
     script_text: str, chdir: str | None, args: Sequence[str] = (), environ: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """`environ` as the script leaves it, so far as it is known without running it."""
@@ -50,7 +64,7 @@ def variables_after(
     return {name: value for name, value in walk.variables.items() if value is not None and UNKNOWN not in value}
 
 
-def entry_points(
+def list_entry_points(
     script_text: str,
     chdir: str,
     args: Sequence[str],
@@ -60,7 +74,7 @@ def entry_points(
     """The entry points of a shell script run in `chdir` with `args`, in order. `environ`: what sbatch will pass on,
     and SLURM_SUBMIT_DIR where it is known (sbatch sets it to its own directory). With `read`, shell scripts that the
     script starts are followed as well."""
-    return tuple(one.entry for one in started(script_text, chdir, args, environ, read) if one.entry)
+    return tuple(one.entry for one in list_started_programs(script_text, chdir, args, environ, read) if one.entry)
 
 
 _DEPTH = 4  # scripts that start scripts
@@ -90,7 +104,7 @@ class _Walk:
         self.surely = True  # what started this script runs for sure
 
     def commands(self, script_text: str) -> Iterator[StartedProgram]:
-        for command in commands(script_text):
+        for command in parse_commands(script_text):
             self.args = None if command.in_function else self.own_args
             words, local = self._assign(command)
             if not words:
@@ -101,19 +115,19 @@ class _Walk:
                 self._change_directory(words, command.sure)
             before = {key: self.variables.get(key) for key in local}
             self.variables.update(local)
-            yield from self._started(words, command)
+            yield from self._list_started(words, command)
             self.variables.update(before)
-            changed_by(words, self.variables, cwd=self.cwd, sure=command.sure and self.surely)
+            apply_search_path_change(words, self.variables, cwd=self.cwd, sure=command.sure and self.surely)
             ends = command.sure and name in ("exit", "exec") and len(words) > (name == "exec")
             if ends:
                 return
             if name == "shift" or words[:2] == ["set", "--"]:
                 self.own_args = None
-            self.installs = self.installs or installs(words)
+            self.installs = self.installs or is_installing(words)
 
-    def _started(self, words: list[str], command: RawCommand) -> Iterator[StartedProgram]:
-        found = self._entry(words, command)
-        rest, contained = unwrapped(words)
+    def _list_started(self, words: list[str], command: RawCommand) -> Iterator[StartedProgram]:
+        found = self._make_entry(words, command)
+        rest, contained = unwrap_command(words)
         reads = tuple(text for word in command.reads for text in expand(word, self.variables, self.args))
         yield StartedProgram(
             words=tuple(rest),
@@ -126,14 +140,14 @@ class _Walk:
             contained=contained,
             before=self.before,
             raw=command,
-            targets=tuple(_joined_word(expand(t.word, self.variables, self.args)) for t in command.targets),
+            targets=tuple(_join_word(expand(t.word, self.variables, self.args)) for t in command.targets),
             inner=self.depth > 0,
         )
-        yield from self._within(rest, contained, found, command)
+        yield from self._list_inner(rest, contained, found, command)
         name = os.path.basename(words[0])
         self.files_known = self.files_known and not command.writes and (found is not None or name in HARMLESS)
 
-    def _within(
+    def _list_inner(
         self, rest: list[str], contained: bool, found: EntryPoint | None, command: RawCommand
     ) -> Iterator[StartedProgram]:
         """The commands of a script that this command starts: `bash -c "..."` and, with a reader, `bash run.sh`."""
@@ -143,7 +157,7 @@ class _Walk:
         if found is not None and found.kind == "shell":
             text, args, file = (None if found.contained else self.read(found.path)), found.argv, found.path
         else:
-            text, args = inline_shell(rest)
+            text, args = get_inline_shell(rest)
         if text is None:
             return
         inner = _Walk(self.cwd, tuple(args), self.variables, self.read)
@@ -152,7 +166,7 @@ class _Walk:
         inner.surely = self.surely and command.sure and not contained
         first = next((w.line for w in command.words if expand(w, self.variables, self.args) == (text,)), command.line)
         for one in inner.commands(text):
-            entry = one.entry and _placed(one.entry, first, bool(file), contained)
+            entry = one.entry and _place_in_outer_script(one.entry, first, bool(file), contained)
             moved = one.line if file else first + one.line - 1
             yield replace(one, entry=entry, line=moved, contained=contained or one.contained, raw=None)
         self.files_known = inner.files_known
@@ -167,12 +181,12 @@ class _Walk:
             while words and (words[0].literal or "").startswith("-"):
                 words = words[1:]
         taken, found = 0, dict[str, str | None]()
-        while taken < len(words) and (pair := assignment(words[taken])):
-            known = _value(pair[1], {**self.variables, **found} if found else self.variables, self.args)
+        while taken < len(words) and (pair := split_shell_assignment(words[taken])):
+            known = _evaluate_word(pair[1], {**self.variables, **found} if found else self.variables, self.args)
             found[pair[0]] = known if command.sure and self.surely else None
             taken += 1
         exported = name in ("export", "declare", "local", "readonly", "typeset")
-        rest = [] if exported else [text for word in words[taken:] for text in self._expanded(word)]
+        rest = [] if exported else [text for word in words[taken:] for text in self._expand_word(word)]
         if "CUDA_VISIBLE_DEVICES" in found:
             self.devices = found["CUDA_VISIBLE_DEVICES"]
         if not rest:
@@ -180,18 +194,18 @@ class _Walk:
             return ([name] if exported and name else []), {}
         return rest, found
 
-    def _expanded(self, word: RawWord) -> tuple[str, ...]:
+    def _expand_word(self, word: RawWord) -> tuple[str, ...]:
         return expand(word, self.variables, self.args)
 
     def _change_directory(self, words: list[str], sure: bool) -> None:
         target = words[1] if len(words) == 2 and words[0] == "cd" else UNKNOWN
         known = sure and self.cwd is not None and UNKNOWN not in target and not isinstance(target, Guess)
-        self.cwd = joined(self.cwd, target) if known and target != "-" else None
+        self.cwd = join_paths(self.cwd, target) if known and target != "-" else None
         self.variables["PWD"] = self.cwd
 
-    def _entry(self, words: list[str], command: RawCommand) -> EntryPoint | None:
-        rest, contained = unwrapped(words)
-        found = program(rest, self.cwd) or self._given(rest, command)
+    def _make_entry(self, words: list[str], command: RawCommand) -> EntryPoint | None:
+        rest, contained = unwrap_command(words)
+        found = parse_program(rest, self.cwd) or self._make_given_entry(rest, command)
         if found is None:
             return None
         sure = command.sure and not contained and self.files_known and self.cwd is not None and self.surely
@@ -205,14 +219,14 @@ class _Walk:
             + ((UNKNOWN,) if words[0] == "xargs" else ()),
             contained=contained,
             search=self._search(words, contained),
-            modules=self.variables.get("PYTHONPATH", "") or ("" if self._unset("PYTHONPATH") else UNKNOWN),
+            modules=self.variables.get("PYTHONPATH", "") or ("" if self._is_unset("PYTHONPATH") else UNKNOWN),
             installs=self.installs,
             whole=tuple(words),
             devices=self.devices,
             file=self.file,
         )
 
-    def _unset(self, name: str) -> bool:
+    def _is_unset(self, name: str) -> bool:
         return name not in self.variables or self.variables[name] == ""
 
     def _search(self, words: list[str], contained: bool) -> str:
@@ -228,13 +242,13 @@ class _Walk:
                 return search_of(known, conda=chosen)
         return UNKNOWN if contained else known
 
-    def _given(self, rest: list[str], command: RawCommand) -> EntryPoint | None:
+    def _make_given_entry(self, rest: list[str], command: RawCommand) -> EntryPoint | None:
         """A program that the script holds itself or hands over on standard input."""
         if not rest or not PYTHON.fullmatch(os.path.basename(rest[0])):
             return None
-        at, code = inline_python(rest)
+        at, code = get_inline_python(rest)
         if code is not None:
-            line = next((w.line for w in command.words if self._expanded(w) == (code,)), command.line)
+            line = next((w.line for w in command.words if self._expand_word(w) == (code,)), command.line)
             argv = tuple(rest[at:])
             return EntryPoint(
                 kind="python", path="", argv=argv, line=0, interpreter=rest[0], code=code, code_line=line, certain=False
@@ -247,25 +261,25 @@ class _Walk:
             return EntryPoint(
                 kind="python", path="", argv=argv, line=0, interpreter=rest[0], code=here.body, code_line=here.line
             )
-        reads = [text for word in command.reads for text in self._expanded(word)]
+        reads = [text for word in command.reads for text in self._expand_word(word)]
         if here is None and len(reads) == 1:
-            return of_file("python", [reads[0], *rest[at:]], self.cwd, rest[0])
+            return make_file_entry("python", [reads[0], *rest[at:]], self.cwd, rest[0])
         return None
 
 
-def _joined_word(words: Sequence[str]) -> str:
+def _join_word(words: Sequence[str]) -> str:
     """A target of a redirection: one word, a Guess where a part of it is one."""
     kind = Guess if any(isinstance(word, Guess) for word in words) else str
     return kind("".join(words))
 
 
-def _value(word: RawWord, variables: Mapping[str, str | None], args: tuple[str, ...] | None) -> str | None:
+def _evaluate_word(word: RawWord, variables: Mapping[str, str | None], args: tuple[str, ...] | None) -> str | None:
     """What is assigned, with UNKNOWN for the parts that are not known; None when nothing of it is."""
     value = expand(word, variables, args)
     return value[0] if len(value) == 1 and value[0] != UNKNOWN else None
 
 
-def _placed(entry: EntryPoint, first: int, in_file: bool, contained: bool) -> EntryPoint:
+def _place_in_outer_script(entry: EntryPoint, first: int, in_file: bool, contained: bool) -> EntryPoint:
     """An entry point of an inner script as the outer one has it: its lines, and what holds around it."""
     moved = {} if in_file else {"line": first + entry.line - 1, "code_line": first + entry.code_line - 1}
     search = UNKNOWN if contained else entry.search

@@ -38,7 +38,7 @@ _DATA_SUFFIXES = _MAGICAL | {
 }
 
 
-def fault(stream: IO[bytes], size: int, suffix: str) -> str | None:
+def find_format_fault(stream: IO[bytes], size: int, suffix: str) -> str | None:
     """What is wrong with the file of `size` bytes open in `stream`; `suffix` in lower case with its dot."""
     if size == 0:
         return "is empty" if suffix in _DATA_SUFFIXES else None
@@ -46,28 +46,28 @@ def fault(stream: IO[bytes], size: int, suffix: str) -> str | None:
     if head.startswith(b"version https://git-lfs.github.com/spec/"):
         return "is a Git LFS pointer, not the data itself (git lfs pull)"
     if suffix in _MAGICAL | {".pt", ".pth"} and head.strip(b"\0") == b"":
-        return _zeros(stream, size)
+        return _find_zeros(stream, size)
     if head.lstrip().lower().startswith((b"<!doctype html", b"<html")) and suffix in _DATA_SUFFIXES:
         return "is a web page, not the data itself"
-    check = _by_magic(head) or _BY_SUFFIX.get(suffix)
+    check = _select_check_by_magic(head) or _BY_SUFFIX.get(suffix)
     if check is None:
-        return _wrong_magic(head, suffix)
+        return _find_wrong_magic(head, suffix)
     stream.seek(0)
     return check(stream, size)
 
 
-def _by_magic(head: bytes) -> Callable[[IO[bytes], int], str | None] | None:
+def _select_check_by_magic(head: bytes) -> Callable[[IO[bytes], int], str | None] | None:
     return next((check for magic, check in _MAGIC if head.startswith(magic)), None)
 
 
-def _wrong_magic(head: bytes, suffix: str) -> str | None:
+def _find_wrong_magic(head: bytes, suffix: str) -> str | None:
     expected = {".npy": "NumPy", ".npz": "zip", ".parquet": "Parquet", ".png": "PNG", ".gz": "gzip", ".zip": "zip"}
     if head.startswith(b"PK"):  # an empty or split archive
         return None
     return f"does not begin like a {expected[suffix]} file" if suffix in expected else None
 
 
-def _zeros(stream: IO[bytes], size: int) -> str | None:
+def _find_zeros(stream: IO[bytes], size: int) -> str | None:
     stream.seek(max(0, size - 64))
     return "holds only zeros" if size <= 64 or stream.read(64).strip(b"\0") == b"" else None
 
@@ -90,7 +90,7 @@ def _zip(stream: IO[bytes], size: int) -> str | None:
         return None
 
 
-def _gzip(stream: IO[bytes], size: int) -> str | None:
+def _check_gzip(stream: IO[bytes], size: int) -> str | None:
     unpacker, seen = zlib.decompressobj(wbits=31), 0
     while seen < READ_CAP and (chunk := stream.read(MIB)):
         seen += len(chunk)
@@ -105,7 +105,7 @@ def _gzip(stream: IO[bytes], size: int) -> str | None:
     return "is truncated: the gzip stream does not end" if seen >= size else None
 
 
-def _npy(stream: IO[bytes], size: int) -> str | None:
+def _check_npy(stream: IO[bytes], size: int) -> str | None:
     head = stream.read(12)
     if len(head) < 12:
         return "is truncated inside its header"
@@ -119,18 +119,18 @@ def _npy(stream: IO[bytes], size: int) -> str | None:
     try:
         header = ast.literal_eval(text)
         item, shape = str(header["descr"]), tuple(header["shape"])
-        promised = start + math.prod(shape) * _item_bytes(item)
+        promised = start + math.prod(shape) * _parse_item_bytes(item)
     except (ValueError, SyntaxError, KeyError, TypeError, RecursionError, MemoryError):
         return None
     return f"is truncated: {size} bytes, its header promises {promised}" if size < promised else None
 
 
-def _item_bytes(descr: str) -> int:
+def _parse_item_bytes(descr: str) -> int:
     found = re.fullmatch(r"[<>|=]?([biufcSVM?])(\d+)(\[.*\])?", descr)
     return int(found[2]) if found else 0  # objects and structures: no promise
 
 
-def _safetensors(stream: IO[bytes], size: int) -> str | None:
+def _check_safetensors(stream: IO[bytes], size: int) -> str | None:
     length = int.from_bytes(stream.read(8), "little")
     if size < 8 or length > size - 8:
         return f"is truncated: {size} bytes, its header alone promises {8 + length}"
@@ -145,7 +145,7 @@ def _safetensors(stream: IO[bytes], size: int) -> str | None:
     return f"is truncated: {size} bytes, its header promises {promised}" if size < promised else None
 
 
-def _json(stream: IO[bytes], size: int) -> str | None:
+def _check_json(stream: IO[bytes], size: int) -> str | None:
     if size > READ_CAP:
         return None
     raw = stream.read(size)
@@ -154,21 +154,21 @@ def _json(stream: IO[bytes], size: int) -> str | None:
     except UnicodeDecodeError:
         return None
     except ValueError as error:
-        whole = _lines(raw) if "Extra data" in str(error) else str(error)  # JSON lines under the name .json
+        whole = _check_lines(raw) if "Extra data" in str(error) else str(error)  # JSON lines under the name .json
         return f"is not valid JSON: {whole}" if whole else None
     except RecursionError:
         return None
     return None
 
 
-def _json_lines(stream: IO[bytes], size: int) -> str | None:
+def _check_json_lines(stream: IO[bytes], size: int) -> str | None:
     if size > READ_CAP:
         return None
-    wrong = _lines(stream.read(size))
+    wrong = _check_lines(stream.read(size))
     return f"is not valid JSON lines: {wrong}" if wrong else None
 
 
-def _lines(raw: bytes) -> str | None:
+def _check_lines(raw: bytes) -> str | None:
     for number, line in enumerate(raw.splitlines(), 1):
         try:
             if line.strip():
@@ -180,7 +180,7 @@ def _lines(raw: bytes) -> str | None:
     return None
 
 
-def _png(stream: IO[bytes], size: int) -> str | None:
+def _check_png(stream: IO[bytes], size: int) -> str | None:
     at = 8
     for _ in range(100_000):
         stream.seek(at)
@@ -195,13 +195,13 @@ def _png(stream: IO[bytes], size: int) -> str | None:
     return None
 
 
-def _jpeg(stream: IO[bytes], size: int) -> str | None:
+def _check_jpeg(stream: IO[bytes], size: int) -> str | None:
     if size > READ_CAP:
         return None
     return None if b"\xff\xd9" in stream.read(size)[2:] else "is truncated: no end-of-image marker"
 
 
-def _parquet(stream: IO[bytes], size: int) -> str | None:
+def _check_parquet(stream: IO[bytes], size: int) -> str | None:
     if size < 12:
         return "is truncated: shorter than a Parquet footer"
     stream.seek(size - 8)
@@ -211,7 +211,7 @@ def _parquet(stream: IO[bytes], size: int) -> str | None:
     return "is corrupt: its footer is longer than the file" if int.from_bytes(tail[:4], "little") > size - 12 else None
 
 
-def _hdf5(stream: IO[bytes], size: int) -> str | None:
+def _check_hdf5(stream: IO[bytes], size: int) -> str | None:
     head = stream.read(64)
     if len(head) < 48:
         return "is truncated inside its superblock"
@@ -224,24 +224,24 @@ def _hdf5(stream: IO[bytes], size: int) -> str | None:
     return f"is truncated: {size} bytes, its superblock promises {promised}" if size < promised < 1 << 62 else None
 
 
-def _pickle(stream: IO[bytes], size: int) -> str | None:
+def _check_pickle(stream: IO[bytes], size: int) -> str | None:
     stream.seek(size - 1)
     return None if stream.read(1) == b"." else "is truncated: the pickle does not end with STOP"
 
 
 _MAGIC: tuple[tuple[bytes, Callable[[IO[bytes], int], str | None]], ...] = (
     (b"PK\x03\x04", _zip),
-    (b"\x1f\x8b", _gzip),
-    (b"\x93NUMPY", _npy),
-    (b"\x89PNG\r\n\x1a\n", _png),
-    (b"\xff\xd8\xff", _jpeg),
-    (b"PAR1", _parquet),
-    (b"\x89HDF\r\n\x1a\n", _hdf5),
+    (b"\x1f\x8b", _check_gzip),
+    (b"\x93NUMPY", _check_npy),
+    (b"\x89PNG\r\n\x1a\n", _check_png),
+    (b"\xff\xd8\xff", _check_jpeg),
+    (b"PAR1", _check_parquet),
+    (b"\x89HDF\r\n\x1a\n", _check_hdf5),
 )
 _BY_SUFFIX = {
-    ".safetensors": _safetensors,
-    ".json": _json,
-    ".jsonl": _json_lines,
-    ".pkl": _pickle,
-    ".pickle": _pickle,
+    ".safetensors": _check_safetensors,
+    ".json": _check_json,
+    ".jsonl": _check_json_lines,
+    ".pkl": _check_pickle,
+    ".pickle": _check_pickle,
 }

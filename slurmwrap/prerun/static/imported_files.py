@@ -16,14 +16,14 @@ from slurmwrap.prerun.static.python_source import PythonSource
 from slurmwrap.prerun.static.shell_parser import UNKNOWN
 from slurmwrap.prerun.static.started_program import EntryPoint
 from slurmwrap.prerun.static.static_context import StaticContext
-from slurmwrap.prerun.static.word_tables import words
+from slurmwrap.prerun.static.word_tables import split_word_table
 
 _FILES = 150  # of one program that are followed
 _BYTES = 2 << 20  # of all of them together
 _TO_JUDGE_S = 0.9  # left for the checks of what was read
 _GUARDS = ("ImportError", "ModuleNotFoundError", "Exception", "BaseException")
 # Loaded before the program starts: a file of this name beside it changes nothing.
-_EARLY = frozenset(sys.builtin_module_names) | words(
+_EARLY = frozenset(sys.builtin_module_names) | split_word_table(
     """abc codecs encodings genericpath io os posixpath site stat zipimport importlib _collections_abc"""
 )
 
@@ -100,23 +100,23 @@ def read_program(entry: EntryPoint, source: PythonSource, desk: StaticContext) -
     key = (entry.path, entry.cwd, entry.modules, entry.kind, entry.module)
     if source.path and (kept := desk.programs.get(key)) is not None:
         return replace(kept, entry=entry)
-    roots, known = roots_of(entry)
+    roots, known = list_search_roots(entry)
     is_module = bool(entry.path) and roots[:1] == (entry.cwd,) and Path(entry.path).parent != Path(entry.cwd)
     folder = str(Path(entry.path).parent) if is_module else ""
-    start = Reached(source=source, folder=folder, sure=True, imports=imports_of(source))
+    start = Reached(source=source, folder=folder, sure=True, imports=list_imports(source))
     program = ProgramImports(entry=entry, files=(start,), roots=roots, roots_known=known)
     files, at, whole = {source.path: start}, 0, True
     while at < len(files) and whole:
         reached = list(files.values())[at]
         at += 1
-        for path, opened, sure in _reached_from(reached, program):
+        for path, opened, sure in _list_reached_files(reached, program):
             if path in files and (files[path].sure or not sure):
                 continue
             whole = len(files) < _FILES and desk.left() > _TO_JUDGE_S and _read(files) < _BYTES
             if not whole:
                 break
             fresh = desk.source(path)
-            files[path] = Reached(source=fresh, folder=opened, sure=sure, imports=imports_of(fresh))
+            files[path] = Reached(source=fresh, folder=opened, sure=sure, imports=list_imports(fresh))
     tricks = any(f.source.mentions(*_TRICKS, *_MORE_TRICKS) for f in files.values())
     read = ProgramImports(
         entry=entry,
@@ -132,10 +132,10 @@ def read_program(entry: EntryPoint, source: PythonSource, desk: StaticContext) -
     return read
 
 
-def _reached_from(reached: Reached, program: ProgramImports) -> Iterator[tuple[str, str, bool]]:
+def _list_reached_files(reached: Reached, program: ProgramImports) -> Iterator[tuple[str, str, bool]]:
     """(file, its package directory, whether it is surely run) of what one file imports."""
     for one in reached.imports:
-        for path, opened in _targets(one, reached, program):
+        for path, opened in _list_import_targets(one, reached, program):
             yield path, opened, reached.sure and one.sure
 
 
@@ -144,18 +144,18 @@ def _read(files: Mapping[str, Reached]) -> int:
     return sum(len(one.source.content) for one in files.values())
 
 
-def roots_of(entry: EntryPoint) -> tuple[tuple[str, ...], bool]:
+def list_search_roots(entry: EntryPoint) -> tuple[tuple[str, ...], bool]:
     """What stands on sys.path before the installation's own directories, and whether that is all known."""
-    by_file = bool(entry.path) and entry.code is None and not _as_module(entry)
+    by_file = bool(entry.path) and entry.code is None and not _is_run_as_module(entry)
     first = os.path.dirname(os.path.realpath(entry.path)) if by_file else entry.cwd  # noqa: PTH120
     known = bool(first) and UNKNOWN not in entry.modules
     parts = [p for p in entry.modules.split(":") if UNKNOWN not in p] if entry.modules else []
     joined = [os.path.normpath(os.path.join(entry.cwd, p)) for p in parts if p.startswith("/") or entry.cwd]  # noqa: PTH118
-    known = known and not any(_adds_places(folder) for folder in joined)
+    known = known and not any(_is_adding_paths(folder) for folder in joined)
     return tuple(dict.fromkeys(p for p in (first, *joined) if p)), known
 
 
-def _adds_places(folder: str) -> bool:
+def _is_adding_paths(folder: str) -> bool:
     """Python runs these from PYTHONPATH at its start (site); what they do to sys.path is not known."""
     return any(
         Path(folder, name).is_dir() or Path(folder, f"{name}.py").exists()
@@ -163,13 +163,15 @@ def _adds_places(folder: str) -> bool:
     )
 
 
-def _as_module(entry: EntryPoint) -> bool:
+def _is_run_as_module(entry: EntryPoint) -> bool:
     if entry.kind == "module" or entry.module:
         return True
-    return entry.kind in ("torchrun", "accelerate", "deepspeed") and bool({"-m", "--module"} & set(_options(entry)))
+    return entry.kind in ("torchrun", "accelerate", "deepspeed") and bool(
+        {"-m", "--module"} & set(_list_launcher_options(entry))
+    )
 
 
-def _options(entry: EntryPoint) -> Sequence[str]:
+def _list_launcher_options(entry: EntryPoint) -> Sequence[str]:
     """The launcher's own words: those before the program's."""
     count = len(entry.whole) - len(entry.argv)
     launch = next((i for i, w in enumerate(entry.whole) if os.path.basename(w) in _LAUNCHERS), 0)  # noqa: PTH119
@@ -179,7 +181,7 @@ def _options(entry: EntryPoint) -> Sequence[str]:
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "torch.distributed.run", "torch.distributed.launch")
 
 
-def _targets(one: Import, reached: Reached, program: ProgramImports) -> Iterator[tuple[str, str]]:
+def _list_import_targets(one: Import, reached: Reached, program: ProgramImports) -> Iterator[tuple[str, str]]:
     """(file, its package directory) of each local file that this statement runs."""
     parts = one.module.lstrip(".").split(".")
     dots = one.module[: len(one.module) - len(one.module.lstrip("."))]
@@ -197,24 +199,24 @@ def find_module(name: str, roots: Sequence[str], folder: str) -> ResolvedImport:
     parts = [p for p in name[dots:].split(".") if p]
     if dots:
         base = Path(folder).joinpath(*[".."] * (dots - 1))
-        return _below(str(Path(os.path.normpath(base))), parts) if folder else ResolvedImport(kind="opaque")
+        return _resolve_below(str(Path(os.path.normpath(base))), parts) if folder else ResolvedImport(kind="opaque")
     if not parts or parts[0] in _EARLY or parts[0] == "slurmwrap_step":
         return ResolvedImport(kind="elsewhere")
     spaces = []
     for root in roots:
-        top = _in_directory(root, parts[0])
+        top = _resolve_in_directory(root, parts[0])
         if top.kind == "namespace":
             spaces.append(top)
         elif top.kind != "missing":
-            return _deeper(top, parts[1:])
+            return _resolve_deeper(top, parts[1:])
     if not spaces or parts[0] in sys.stdlib_module_names:
         return ResolvedImport(kind="elsewhere")
     # A package of this name that is installed comes before bare directories.
-    found = next((f for f in (_deeper(s, parts[1:]) for s in spaces) if f.kind != "missing"), None)
+    found = next((f for f in (_resolve_deeper(s, parts[1:]) for s in spaces) if f.kind != "missing"), None)
     return found or ResolvedImport(kind="elsewhere")
 
 
-def _below(base: str, parts: Sequence[str]) -> ResolvedImport:
+def _resolve_below(base: str, parts: Sequence[str]) -> ResolvedImport:
     if not parts:
         init = f"{base}/__init__.py"
         return (
@@ -222,15 +224,15 @@ def _below(base: str, parts: Sequence[str]) -> ResolvedImport:
             if Path(init).is_file()
             else ResolvedImport(kind="namespace", path=base)
         )
-    return _deeper(_in_directory(base, parts[0]), parts[1:])
+    return _resolve_deeper(_resolve_in_directory(base, parts[0]), parts[1:])
 
 
-def _deeper(found: ResolvedImport, parts: Sequence[str]) -> ResolvedImport:
+def _resolve_deeper(found: ResolvedImport, parts: Sequence[str]) -> ResolvedImport:
     for part in parts:
         if found.kind == "package":
-            found = _in_directory(os.path.dirname(found.path), part)  # noqa: PTH120
+            found = _resolve_in_directory(os.path.dirname(found.path), part)  # noqa: PTH120
         elif found.kind == "namespace":
-            found = _in_directory(found.path, part)
+            found = _resolve_in_directory(found.path, part)
         elif found.kind == "module":
             return ResolvedImport(kind="missing", name=part)
         else:
@@ -242,7 +244,7 @@ def _deeper(found: ResolvedImport, parts: Sequence[str]) -> ResolvedImport:
 _COMPILED = (".so", ".pyd", ".pyc", ".pyx", ".c", ".cc", ".cpp", ".cu")
 
 
-def _in_directory(folder: str, name: str) -> ResolvedImport:
+def _resolve_in_directory(folder: str, name: str) -> ResolvedImport:
     """In the order of importlib's FileFinder: package, compiled module, source, bare directory."""
     base = f"{folder}/{name}"
     is_directory = Path(base).is_dir()
@@ -260,12 +262,12 @@ def _in_directory(folder: str, name: str) -> ResolvedImport:
     return ResolvedImport(kind="missing", name=name)
 
 
-def imports_of(source: PythonSource) -> tuple[Import, ...]:
+def list_imports(source: PythonSource) -> tuple[Import, ...]:
     """All import statements of a source, in order."""
-    return tuple(_statements(source.tree.body, source.line, sure=True)) if source.tree else ()
+    return tuple(_list_import_statements(source.tree.body, source.line, sure=True)) if source.tree else ()
 
 
-def _statements(
+def _list_import_statements(
     body: Sequence[ast.stmt], base: int, *, sure: bool, guarded: bool = False, top: bool = True
 ) -> Iterator[Import]:
     for node in body:
@@ -279,23 +281,27 @@ def _statements(
             yield Import(module=module, names=names, line=line, sure=sure, guarded=guarded, top=top)
         elif isinstance(node, ast.If):
             main, _typing = is_main_test(node.test), "TYPE_CHECKING" in ast.dump(node.test)
-            yield from _statements(node.body, base, sure=sure and main, guarded=guarded or not main, top=top)
-            yield from _statements(node.orelse, base, sure=False, guarded=True, top=top)
+            yield from _list_import_statements(
+                node.body, base, sure=sure and main, guarded=guarded or not main, top=top
+            )
+            yield from _list_import_statements(node.orelse, base, sure=False, guarded=True, top=top)
         elif isinstance(node, ast.Try):
-            caught = guarded or any(_catches(h) for h in node.handlers)
-            yield from _statements(node.body, base, sure=sure and not caught, guarded=caught, top=top)
+            caught = guarded or any(_is_catching(h) for h in node.handlers)
+            yield from _list_import_statements(node.body, base, sure=sure and not caught, guarded=caught, top=top)
             for part in (*(h.body for h in node.handlers), node.orelse):
-                yield from _statements(part, base, sure=False, guarded=True, top=top)
-            yield from _statements(node.finalbody, base, sure=sure, guarded=guarded, top=top)
+                yield from _list_import_statements(part, base, sure=False, guarded=True, top=top)
+            yield from _list_import_statements(node.finalbody, base, sure=sure, guarded=guarded, top=top)
         else:
-            for part in _blocks(node):
+            for part in _list_blocks(node):
                 inner = top and isinstance(node, (ast.With, ast.ClassDef))
-                yield from _statements(part, base, sure=False, guarded=guarded or isinstance(node, ast.With), top=inner)
-        if sure and ends_block(node):
+                yield from _list_import_statements(
+                    part, base, sure=False, guarded=guarded or isinstance(node, ast.With), top=inner
+                )
+        if sure and is_block_end(node):
             return
 
 
-def _blocks(node: ast.stmt) -> Iterator[list[ast.stmt]]:
+def _list_blocks(node: ast.stmt) -> Iterator[list[ast.stmt]]:
     for name in ("body", "orelse", "finalbody"):
         part = getattr(node, name, None)
         if isinstance(part, list) and part and isinstance(part[0], ast.stmt):
@@ -312,13 +318,13 @@ def is_main_test(test: ast.expr) -> bool:
     )
 
 
-def _catches(handler: ast.ExceptHandler) -> bool:
+def _is_catching(handler: ast.ExceptHandler) -> bool:
     if handler.type is None:
         return True
     return any(name in ast.unparse(handler.type) for name in _GUARDS)
 
 
-def ends_block(node: ast.stmt) -> bool:
+def is_block_end(node: ast.stmt) -> bool:
     """True for a statement behind which nothing of this block runs."""
     if isinstance(node, (ast.Raise, ast.Return)):
         return True

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from math import ceil
 
 from slurmwrap.model.finding import Finding, Severity
-from slurmwrap.prerun.static.suggestions import nearest
+from slurmwrap.prerun.static.suggestions import find_nearest
 from slurmwrap.sbatch.request import CpuUnit, GpuUnit, JobRequest, MemUnit
 
 TYPE_CHECKING = False
@@ -35,36 +35,36 @@ def request_findings(request: JobRequest, snapshot: Snapshot, script: str) -> It
     members = tuple(n for n in snapshot.nodes if not wanted or not set(wanted).isdisjoint(n.partitions))
     limits = tuple(p for p in snapshot.partitions if p.name in wanted)
     if not members:
-        yield from _unknown_partition(request, wanted, snapshot, script)
+        yield from _check_partitions(request, wanted, snapshot, script)
         return
-    for option, message, fix in (*_per_node(request, members), *_in_all(request, members, limits)):
-        yield _finding(request, option, message, fix, script)
+    for option, message, fix in (*_check_per_node(request, members), *_check_totals(request, members, limits)):
+        yield _make_finding(request, option, message, fix, script)
 
 
-def _finding(request: JobRequest, option: str, message: str, fix: str, script: str) -> Finding:
+def _make_finding(request: JobRequest, option: str, message: str, fix: str, script: str) -> Finding:
     setting = request.setting(option)
     line = setting.line or 0 if setting else 0
     file = script if line or setting is None else setting.where
     return Finding(severity=Severity.WARNING, message=message, file=file, line=line, fix=fix)
 
 
-def _unknown_partition(
-    request: JobRequest, wanted: Sequence[str], snapshot: Snapshot, script: str
-) -> Iterator[Finding]:
+def _check_partitions(request: JobRequest, wanted: Sequence[str], snapshot: Snapshot, script: str) -> Iterator[Finding]:
     names = {p.name for p in snapshot.partitions} | {name for node in snapshot.nodes for name in node.partitions}
     missing = [name for name in wanted if name not in names]
-    near = nearest(missing[0], names) if missing else ""
+    near = find_nearest(missing[0], names) if missing else ""
     if near:  # else sbatch's own word says as much
-        yield _finding(request, "partition", f"there is no partition {missing[0]}", f"did you mean {near}?", script)
+        yield _make_finding(
+            request, "partition", f"there is no partition {missing[0]}", f"did you mean {near}?", script
+        )
 
 
-def _per_node(request: JobRequest, members: Sequence[Node]) -> Iterator[tuple[str, str, str]]:
+def _check_per_node(request: JobRequest, members: Sequence[Node]) -> Iterator[tuple[str, str, str]]:
     """(option, what cannot be, the nearest that can)."""
     shape, option = request.shape, _GPU_OPTIONS.get(request.shape.gpu_unit, "gpus")
     types = sorted({t for n in members for t in n.gpu_type.split(",") if t})
     most = max(n.gpus for n in members)
     if shape.gpu_type and types and shape.gpu_type not in types:
-        near = nearest(shape.gpu_type, types) or types[0]
+        near = find_nearest(shape.gpu_type, types) or types[0]
         yield (
             option,
             f"no node has GPUs of type {shape.gpu_type}",
@@ -76,7 +76,7 @@ def _per_node(request: JobRequest, members: Sequence[Node]) -> Iterator[tuple[st
         nodes = ceil((shape.gpus or shape.gpus_per_node) / most)
         message = f"{shape.gpus_per_node} GPUs on one node: the largest has {most}"
         yield option, message, f"ask for {nodes} nodes with {most} each"
-    cpus, memory = _cpus_of_a_node(request), _memory_of_a_node(request)
+    cpus, memory = _count_cpus_of_a_node(request), _compute_memory_of_a_node(request)
     most_cpus, most_mem = max(n.cpus for n in members), max(n.mem_mib for n in members)
     if cpus > most_cpus > 0:
         unit = "cpus-per-gpu" if shape.cpu_unit is CpuUnit.PER_GPU else "cpus-per-task"
@@ -86,7 +86,7 @@ def _per_node(request: JobRequest, members: Sequence[Node]) -> Iterator[tuple[st
         yield shape.mem_unit.value, message, f"--mem={most_mem} is the most"
 
 
-def _cpus_of_a_node(request: JobRequest) -> int:
+def _count_cpus_of_a_node(request: JobRequest) -> int:
     """The least that one node must have."""
     shape = request.shape
     if shape.cpu_unit is CpuUnit.PER_GPU:
@@ -97,18 +97,18 @@ def _cpus_of_a_node(request: JobRequest) -> int:
     return tasks * (shape.cpus or 1)
 
 
-def _memory_of_a_node(request: JobRequest) -> int:
+def _compute_memory_of_a_node(request: JobRequest) -> int:
     shape = request.shape
     each = {
         MemUnit.PER_NODE: 1,
-        MemUnit.PER_CPU: _cpus_of_a_node(request),
+        MemUnit.PER_CPU: _count_cpus_of_a_node(request),
         MemUnit.PER_GPU: shape.gpus_per_node or 1,
         MemUnit.NONE: 0,
     }
     return (shape.mem_mib or 0) * each[shape.mem_unit]
 
 
-def _in_all(
+def _check_totals(
     request: JobRequest, members: Sequence[Node], limits: Sequence[Partition]
 ) -> Iterator[tuple[str, str, str]]:
     shape = request.shape
@@ -128,11 +128,12 @@ def _in_all(
     asked = shape.time_limit_s
     if asked and limits and all(p.max_time_s is not None and asked > p.max_time_s for p in limits):
         most = max(p.max_time_s or 0 for p in limits)
-        message = f"time limit {_clock(asked)}: the partition allows {_clock(most)}; the job would wait for ever"
-        yield "time", message, f"--time={_clock(most)}"
+        allowed = _format_clock(most)
+        message = f"time limit {_format_clock(asked)}: the partition allows {allowed}; the job would wait for ever"
+        yield "time", message, f"--time={_format_clock(most)}"
 
 
-def _clock(seconds: int) -> str:
+def _format_clock(seconds: int) -> str:
     days, rest = divmod(seconds, 86400)
     clock = f"{rest // 3600:02}:{rest % 3600 // 60:02}:{rest % 60:02}"
     return f"{days}-{clock}" if days else clock

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.finding import Finding, Severity
-from slurmwrap.prerun.static.job_inputs import given_files, missing_paths
+from slurmwrap.prerun.static.job_inputs import list_given_files, list_missing_paths
 from slurmwrap.prerun.static.started_program import EntryPoint
 from slurmwrap.prerun.static.static_context import StaticContext
-from slurmwrap.prerun.static.suggestions import is_slip, near_path
+from slurmwrap.prerun.static.suggestions import is_slip, suggest_path
 
 _LOOKED_AT = 40  # files whose first bytes are read
 # Nobody makes one of these empty on purpose.
@@ -27,7 +27,7 @@ _READ = re.compile(
 )
 
 
-def path_findings(
+def find_missing_paths(
     entry: EntryPoint, desk: StaticContext, made: frozenset[str], *, after_others: bool
 ) -> Iterator[Finding]:
     """Missing paths, unless an earlier program may have made them; files that are empty or stand for others.
@@ -36,22 +36,24 @@ def path_findings(
     if entry.contained:
         return
     if not after_others and entry.certain:
-        for option, path in missing_paths(entry.argv, entry.cwd):
-            if path.startswith(desk.node_local) or _made(path, entry.cwd, made):
+        for option, path in list_missing_paths(entry.argv, entry.cwd):
+            if path.startswith(desk.node_local) or _is_made(path, entry.cwd, made):
                 continue
-            found = _finding(entry, desk, f"{option} {path}: no such file or directory".strip(), _missing_fix(path))
-            yield replace(found, severity=Severity.ERROR) if _typing_error(option, path) else found
-    for option, path in list(given_files(entry.argv, entry.cwd))[:_LOOKED_AT]:
-        if desk.left() > 0.1 and (fault := _fault(path)):
-            yield _finding(entry, desk, f"{option} {path} {fault[0]}".strip(), fault[1])
+            found = _make_finding(
+                entry, desk, f"{option} {path}: no such file or directory".strip(), _format_missing_fix(path)
+            )
+            yield replace(found, severity=Severity.ERROR) if _is_typing_error(option, path) else found
+    for option, path in list(list_given_files(entry.argv, entry.cwd))[:_LOOKED_AT]:
+        if desk.left() > 0.1 and (fault := _find_path_fault(path)):
+            yield _make_finding(entry, desk, f"{option} {path} {fault[0]}".strip(), fault[1])
 
 
-def _made(path: str, cwd: str, made: frozenset[str]) -> bool:
+def _is_made(path: str, cwd: str, made: frozenset[str]) -> bool:
     resolved = (os.path.normpath(os.path.join(cwd, word)) for word in made if "/" in word or "." in word)  # noqa: PTH118
     return any(path == other for other in resolved)
 
 
-def _typing_error(option: str, path: str) -> bool:
+def _is_typing_error(option: str, path: str) -> bool:
     """A file to read that is not there, while one is whose name differs by a slip of the finger."""
     name = os.path.basename(path)  # noqa: PTH119
     if not _READ.match(option) or not re.search(r"\.\w{2,5}$", name):
@@ -63,11 +65,11 @@ def _typing_error(option: str, path: str) -> bool:
     return any(is_slip(name, other) for other in beside)
 
 
-def _missing_fix(path: str) -> str:
-    return f"correct the path{near_path(path)}, or ignore this if the job makes it"
+def _format_missing_fix(path: str) -> str:
+    return f"correct the path{suggest_path(path)}, or ignore this if the job makes it"
 
 
-def _finding(entry: EntryPoint, desk: StaticContext, message: str, fix: str) -> Finding:
+def _make_finding(entry: EntryPoint, desk: StaticContext, message: str, fix: str) -> Finding:
     return Finding(
         severity=Severity.WARNING,
         message=message,
@@ -78,7 +80,7 @@ def _finding(entry: EntryPoint, desk: StaticContext, message: str, fix: str) -> 
     )
 
 
-def _fault(path: str) -> tuple[str, str] | None:
+def _find_path_fault(path: str) -> tuple[str, str] | None:
     """(what is wrong, the fix)."""
     if not os.access(path, os.R_OK):
         return "cannot be read by you", f"chmod u+r {path}, or ask its owner"

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
-from slurmwrap.prerun.static.entry_points import started
+from slurmwrap.prerun.static.entry_points import list_started_programs
 from slurmwrap.prerun.static.shell_parser import UNKNOWN
 
 TYPE_CHECKING = False
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from slurmwrap.sbatch.request import JobRequest
 
 
-def _words(text: str) -> frozenset[str]:
+def _split_words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
@@ -29,7 +29,7 @@ _NAMES = 1000  # so many words are looked up at most: each is one stat, perhaps 
 # A file behind such an option is written by the job ("-o" of sort and curl, "of=" of dd).
 _WRITTEN = r"(?i)out(?!lier)|save|log|result|dest|dump|export|report|trace|profil|^(-o|of)$"
 # Commands whose arguments are no data: they write, remove or look at files, or run them as code.
-_NO_READERS = _words(
+_NO_READERS = _split_words(
     """
     : [ [[ test echo printf set unset export declare local readonly typeset shopt ulimit umask module ml source . cd
     pushd popd true false exit return shift eval read exec trap wait kill sleep date hostname hash type which command
@@ -52,12 +52,12 @@ _DATA = (
 )
 
 
-def named_files(request: JobRequest, environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+def list_named_files(request: JobRequest, environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """Regular files that the script's commands read and its arguments name, absolute, in order; no code."""
     text = request.script.content.decode("utf-8", "surrogateescape")
-    commands = started(text, request.chdir, request.args, environ) if text.startswith("#!") else ()
+    commands = list_started_programs(text, request.chdir, request.args, environ) if text.startswith("#!") else ()
     given = [(request.args, request.chdir), *((_read_by(one), one.cwd or request.chdir) for one in commands)]
-    pairs = ((name, _resolved(value, cwd)) for argv, cwd in given for name, value in _named(argv))
+    pairs = ((name, _resolve_path(value, cwd)) for argv, cwd in given for name, value in _list_named_values(argv))
     paths = (path for name, path in pairs if path and not re.search(_WRITTEN, name))
     kept = islice((p for p in dict.fromkeys(paths) if not p.endswith((".py", ".sh"))), _NAMES)
     return tuple(path for path in kept if _is_file(path))
@@ -70,36 +70,36 @@ def _read_by(command: StartedProgram) -> tuple[str, ...]:
     name, *words = command.words or ("",)
     name = os.path.basename(name)
     # "[" is unknown too: to the reader it begins a pattern
-    if UNKNOWN in name or name in _NO_READERS or (name == "tar" and _creates(words)):
+    if UNKNOWN in name or name in _NO_READERS or (name == "tar" and _is_creating_archive(words)):
         words = []
     elif name in _LAST_IS_WRITTEN:
         words = words[:-1]
     return (*words, *command.reads)
 
 
-def _creates(words: Sequence[str]) -> bool:
+def _is_creating_archive(words: Sequence[str]) -> bool:
     """tar with c, r, u or A: its archive is written (tar(1); the first word may be letters without a dash)."""
     letters = [w for at, w in enumerate(words) if (not at and not w.startswith("--")) or re.match(r"-[^-]", w)]
     return bool({"--create", "--append", "--update"} & set(words)) or any(set("cruA") & set(w) for w in letters[:1])
 
 
-def missing_paths(argv: Sequence[str], cwd: str) -> Iterator[tuple[str, str]]:
+def list_missing_paths(argv: Sequence[str], cwd: str) -> Iterator[tuple[str, str]]:
     """(option, absolute path) of arguments that are surely paths to read, and are not there."""
-    for name, value in _named(argv):
-        path = _resolved(value, cwd)
-        if path and _surely_path(value, cwd) and not re.search(_OUTPUT, name) and not os.path.lexists(path):
+    for name, value in _list_named_values(argv):
+        path = _resolve_path(value, cwd)
+        if path and _is_surely_path(value, cwd) and not re.search(_OUTPUT, name) and not os.path.lexists(path):
             yield name, path
 
 
-def given_files(argv: Sequence[str], cwd: str) -> Iterator[tuple[str, str]]:
+def list_given_files(argv: Sequence[str], cwd: str) -> Iterator[tuple[str, str]]:
     """(option, absolute path) of arguments that are data files to read, and are there."""
-    for name, value in _named(argv):
-        path = _resolved(value, cwd)
+    for name, value in _list_named_values(argv):
+        path = _resolve_path(value, cwd)
         if path and re.search(_DATA, path) and not re.search(_OUTPUT, name) and _is_file(path):
             yield name, path
 
 
-def _named(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _list_named_values(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
     """(option, value) of `--option value`, `--option=value` and `key=value`; the option is "" for a word alone."""
     option = ""
     for word in argv:
@@ -143,14 +143,14 @@ def inspect(path: str) -> str | None:
         if not stat.S_ISREG(status.st_mode):
             return None
         with os.fdopen(descriptor, "rb", closefd=False) as stream:
-            return file_formats.fault(stream, status.st_size, os.path.splitext(path)[1].lower())
+            return file_formats.find_format_fault(stream, status.st_size, os.path.splitext(path)[1].lower())
     except OSError as error:
         return f"cannot be read: {error.strerror}"
     finally:
         os.close(descriptor)
 
 
-def _resolved(value: str, cwd: str) -> str:
+def _resolve_path(value: str, cwd: str) -> str:
     if value.startswith("~"):
         return ""  # `--data=~/x`: the shell leaves it, and some programs expand it themselves
     if not value or UNKNOWN in value or value.startswith("-") or "://" in value or set("*?[{\n") & set(value):
@@ -160,7 +160,7 @@ def _resolved(value: str, cwd: str) -> str:
     return os.path.normpath(os.path.join(cwd, value))
 
 
-def _surely_path(value: str, cwd: str) -> bool:
+def _is_surely_path(value: str, cwd: str) -> bool:
     """ "org/model" of a hub and "bf16/fp32" hold a slash as well."""
     if "/" not in value:
         return False

@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 from slurmwrap.fast_dataclasses import dataclass
 
 
-def _words(text: str) -> frozenset[str]:
+def _split_words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
 _SRUN_SHORT_FLAGS = "EHOQXZhklsuvV"
 _SRUN_SHORT_OPTIONAL = "IK"  # their value, if any, is attached
 # Every other long option of srun takes a value, attached with '=' or as the next word.
-_SRUN_FLAGS = _words(
+_SRUN_FLAGS = _split_words(
     """
     contiguous debugger-test disable-status exact help hold interactive join label multi-prog no-allocate
     no-shell overcommit overlap oversubscribe preserve-env quiet quit-on-interrupt reboot requeue no-requeue
@@ -27,7 +27,7 @@ _SRUN_FLAGS = _words(
     no-container-entrypoint container-writable container-readonly
     """
 )
-_SRUN_OPTIONAL = _words(
+_SRUN_OPTIONAL = _split_words(
     """
     bcast compress exclusive get-user-env immediate kill-on-bad-exit nice no-kill propagate pty resv-ports
     send-libs treewidth-auto x11
@@ -72,33 +72,33 @@ def parse_srun(argv: Sequence[str]) -> SrunCall:
             takes = name not in _SRUN_FLAGS and name not in _SRUN_OPTIONAL
             options.append((name, value if attached else words.pop(0) if takes and words else None))
             continue
-        options += _short_options(word[1:], words)
-    return SrunCall(command=_first_program(words), options=tuple(options))
+        options += _split_short_options(word[1:], words)
+    return SrunCall(command=_get_first_program(words), options=tuple(options))
 
 
-def _first_program(words: Sequence[str]) -> tuple[str, ...]:
+def _get_first_program(words: Sequence[str]) -> tuple[str, ...]:
     # `srun a : b` and `mpirun a : b` start several programs; task 0 is the first's.
     return tuple(words[: words.index(":")] if ":" in words else words)
 
 
-def trial_tasks(call: SrunCall, *, per_node: int, nodes: int, gpus: int) -> int:
+def count_srun_tasks_of_trial(call: SrunCall, *, per_node: int, nodes: int, gpus: int) -> int:
     """How many tasks of `call` the trial starts: those of one of its nodes, at most one per GPU of the trial.
 
     `per_node`: tasks of one node of the trial's allocation, where the call says nothing; `nodes`: of the real job.
     """
-    given = _leading_number(call.value("ntasks-per-node"))
-    tasks = _leading_number(call.value("ntasks"))
+    given = _parse_leading_number(call.value("ntasks-per-node"))
+    tasks = _parse_leading_number(call.value("ntasks"))
     if given is None and tasks is not None:
-        given = -(-tasks // max(1, _leading_number(call.value("nodes")) or nodes))
+        given = -(-tasks // max(1, _parse_leading_number(call.value("nodes")) or nodes))
     return max(1, min(gpus, given or per_node))
 
 
-def _leading_number(text: str | None) -> int | None:
+def _parse_leading_number(text: str | None) -> int | None:
     found = re.match(r"\d+", text or "")
     return int(found[0]) if found else None
 
 
-def _short_options(cluster: str, words: list[str]) -> list[tuple[str, str | None]]:
+def _split_short_options(cluster: str, words: list[str]) -> list[tuple[str, str | None]]:
     found: list[tuple[str, str | None]] = []
     while cluster:
         letter, cluster = cluster[0], cluster[1:]
@@ -112,7 +112,7 @@ def _short_options(cluster: str, words: list[str]) -> list[tuple[str, str | None
     return found
 
 
-def one_task_srun(call: SrunCall, *, mount: str) -> tuple[str, ...]:
+def make_one_task_arguments(call: SrunCall, *, mount: str) -> tuple[str, ...]:
     """Arguments for the real srun: one task, the container options kept, `mount` visible inside."""
     options = ["--nodes=1", "--ntasks=1"]
     mounts = [f"{mount}:{mount}"]
@@ -125,26 +125,26 @@ def one_task_srun(call: SrunCall, *, mount: str) -> tuple[str, ...]:
     return (*options, "--", *call.command)
 
 
-def exported(value: str | None) -> dict[str, str]:
+def parse_export(value: str | None) -> dict[str, str]:
     """The assignments in srun's --export=ALL,NAME=VALUE. What it would take away stays: one task can only gain."""
     pairs = (part.partition("=") for part in (value or "").split(","))
     return {name: text for name, equals, text in pairs if equals and re.fullmatch(r"[A-Za-z_]\w*", name)}
 
 
-def first_of_multi_prog(text: str) -> str | None:
+def read_first_of_multi_prog(text: str) -> str | None:
     """The command line of task 0 in a --multi-prog file (srun(1), MULTIPLE PROGRAM CONFIGURATION)."""
     for line in text.replace("\\\n", " ").splitlines():
         ranks, _, command = line.strip().partition(" ")
-        if not line.lstrip().startswith("#") and command and _holds_task_0(ranks):
+        if not line.lstrip().startswith("#") and command and _is_rank_0_in(ranks):
             return command.strip().replace("%t", "0").replace("%o", "0")
     return None
 
 
-def _holds_task_0(ranks: str) -> bool:
+def _is_rank_0_in(ranks: str) -> bool:
     return ranks == "*" or any(part.split("-")[0] == "0" for part in ranks.split(","))
 
 
-_MPI_VALUES = _words(
+_MPI_VALUES = _split_words(
     """
     n np c N npernode npersocket ppn perhost H host hosts f hostfile machinefile default-hostfile map-by rank-by
     bind-to x wdir wd path prefix oversubscribe-limit timeout report-uri ompi-server mca-file launcher rmk iface
@@ -155,7 +155,7 @@ _MPI_VALUES = _words(
     fusion-threshold-mb cycle-time-ms cache-capacity timeline-filename log-level blacklist-cooldown-range
     """
 )
-_MPI_TWO_VALUES = _words(
+_MPI_TWO_VALUES = _split_words(
     """
     mca gmca omca pmca prtemca env genv am-mca
     """
@@ -187,13 +187,13 @@ def parse_mpirun(argv: Sequence[str], is_program: Callable[[str], bool]) -> MpiC
         elif name in _MPI_VALUES:
             value = value if attached else words.pop(0) if words else ""
             chdir = value if name in ("wdir", "wd") else chdir
-            processes = _leading_number(value) if name in ("n", "np", "c") else processes
-            environment += [_assignment(value)] if name == "x" and "=" in value else []
+            processes = _parse_leading_number(value) if name in ("n", "np", "c") else processes
+            environment += [_split_assignment(value)] if name == "x" and "=" in value else []
         elif not attached and len(words) > 1 and not words[0].startswith("-") and not is_program(words[0]):
             words.pop(0)  # the value of an option we do not know
-    return MpiCall(command=_first_program(words), processes=processes, environment=tuple(environment), chdir=chdir)
+    return MpiCall(command=_get_first_program(words), processes=processes, environment=tuple(environment), chdir=chdir)
 
 
-def _assignment(text: str) -> tuple[str, str]:
+def _split_assignment(text: str) -> tuple[str, str]:
     name, _, value = text.partition("=")
     return name, value

@@ -16,12 +16,12 @@ from slurmwrap.prerun.static.launcher_args import parse_srun
 from slurmwrap.prerun.static.shell_parser import UNKNOWN, RawWord
 from slurmwrap.prerun.static.started_program import StartedProgram
 from slurmwrap.prerun.static.static_context import StaticContext
-from slurmwrap.prerun.static.suggestions import nearest
-from slurmwrap.prerun.static.word_tables import words
+from slurmwrap.prerun.static.suggestions import find_nearest
+from slurmwrap.prerun.static.word_tables import split_word_table
 from slurmwrap.sbatch.options import BY_NAME
 
 _MPI_LIST_S = 0.5  # deadline of `srun --mpi=list`: it loads plugins and asks no controller
-_SRUN_ONLY = words(
+_SRUN_ONLY = split_word_table(
     """accel-bind bcast bcast-exclude compress cpu-bind cpu_bind disable-status epilog exact external interactive jobid
     kill-on-bad-exit label launch-cmd launcher-opts mem-bind mem_bind mpi msg-timeout multi-prog network no-allocate
     overlap preserve-env prolog pty quit-on-interrupt relative resv-ports send-libs slurmd-debug task-epilog task-prolog
@@ -33,45 +33,45 @@ _SRUN_ONLY = words(
 )
 
 
-def launcher_option_findings(started: Sequence[StartedProgram], desk: StaticContext) -> Iterator[Finding]:
+def check_launcher_options(started: Sequence[StartedProgram], desk: StaticContext) -> Iterator[Finding]:
     """One finding for each option that looks misspelt."""
     known = frozenset(BY_NAME) | _SRUN_ONLY
     for one in started:
         words = one.entry.whole if one.entry is not None else ()
         if words and os.path.basename(words[0]) == "srun":  # noqa: PTH119
             options = (name for name, _ in parse_srun(words[1:]).options if len(name) > 1)
-            yield from _told(options, known, "srun", one, desk)
-        yield from _told(_launcher_names(words), _launcher_known(words), "the launcher", one, desk)
+            yield from _make_findings(options, known, "srun", one, desk)
+        yield from _make_findings(_list_launcher_names(words), _list_known_options(words), "the launcher", one, desk)
 
 
 _ALWAYS_KNOWN = ("list", "none", "openmpi")  # openmpi: slurmd's old name for none, which the list leaves out
 
 
-def mpi_findings(started: Sequence[StartedProgram], desk: StaticContext) -> Iterator[Finding]:
+def check_mpi_types(started: Sequence[StartedProgram], desk: StaticContext) -> Iterator[Finding]:
     """`srun --mpi=TYPE` with a type that the srun of this machine does not have. Asks it, for such a script alone."""
     for one in started:
-        words = one.entry.whole if one.entry is not None else tuple(w.literal or UNKNOWN for w in _raw(one))
+        words = one.entry.whole if one.entry is not None else tuple(w.literal or UNKNOWN for w in _get_raw_words(one))
         named = parse_srun(words[1:]).value("mpi") if words and os.path.basename(words[0]) == "srun" else None  # noqa: PTH119
         if not named or UNKNOWN in named or named in _ALWAYS_KNOWN:
             continue
-        known = _mpi_types(desk)
+        known = _list_mpi_types(desk)
         if known and named not in known:
             yield Finding(
                 severity=Severity.WARNING,
                 message=f"srun --mpi={named}: the srun of this machine has {', '.join(known)}",
                 file=desk.where(one.entry) if one.entry is not None else desk.script,
                 line=one.line,
-                fix=f"did you mean --mpi={nearest(named, known, 0.5) or known[-1]}? srun --mpi=list shows them",
+                fix=f"did you mean --mpi={find_nearest(named, known, 0.5) or known[-1]}? srun --mpi=list shows them",
                 category="mpi_error",
             )
             return
 
 
-def _raw(one: StartedProgram) -> Sequence[RawWord]:
+def _get_raw_words(one: StartedProgram) -> Sequence[RawWord]:
     return one.raw.words if one.raw is not None else ()
 
 
-def _mpi_types(desk: StaticContext) -> tuple[str, ...]:
+def _list_mpi_types(desk: StaticContext) -> tuple[str, ...]:
     """As `srun --mpi=list` names them (22.05 to 25.11: one in each indented line), () when it does not answer."""
     if desk.left() < _MPI_LIST_S:
         return ()
@@ -99,7 +99,7 @@ def _launch_at(words: Sequence[str]) -> tuple[str, int] | None:
     return None
 
 
-def _launcher_names(words: Sequence[str]) -> list[str]:
+def _list_launcher_names(words: Sequence[str]) -> list[str]:
     found = _launch_at(words)
     if found is None:
         return []
@@ -108,20 +108,20 @@ def _launcher_names(words: Sequence[str]) -> list[str]:
     return [name for name, given in pairs if given[0].startswith("--")]
 
 
-def _launcher_known(words: Sequence[str]) -> frozenset[str]:
+def _list_known_options(words: Sequence[str]) -> frozenset[str]:
     found = _launch_at(words)
     if found is None:
         return frozenset()
     return slurmwrap_launch.FLAGS[found[0]] | slurmwrap_launch.DROPPED[found[0]] | slurmwrap_launch.KEPT
 
 
-def _told(
+def _make_findings(
     names: Iterator[str] | list[str], known: frozenset[str], program: str, one: StartedProgram, desk: StaticContext
 ) -> Iterator[Finding]:
     for name in names:
         if name in known or UNKNOWN in name or any(k.startswith(name) for k in known):
             continue
-        near = nearest(name, known, 0.8)
+        near = find_nearest(name, known, 0.8)
         if near:
             shown = near.replace("_", "-") if program == "srun" else near
             yield Finding(

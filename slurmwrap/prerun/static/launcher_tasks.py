@@ -28,45 +28,45 @@ def launch_findings(request: JobRequest, commands: Sequence[StartedProgram], des
     words = text.decode("utf-8", "replace")
     for entry in entries:
         if len(entries) == 1 and not _SHARED.search(words):
-            yield from _told(_idle(entry, request.shape), entry, desk)
-        yield from _told(_of_entry(entry, request.shape, request, spread, len(entries)), entry, desk)
+            yield from _make_findings(_check_idle_gpus(entry, request.shape), entry, desk)
+        yield from _make_findings(_check_entry(entry, request.shape, request, spread, len(entries)), entry, desk)
 
 
-def _told(remarks: Iterator[tuple[str, str]], entry: EntryPoint, desk: StaticContext) -> Iterator[Finding]:
+def _make_findings(remarks: Iterator[tuple[str, str]], entry: EntryPoint, desk: StaticContext) -> Iterator[Finding]:
     for message, fix in remarks:
         yield Finding(severity=Severity.WARNING, message=message, file=desk.where(entry), line=entry.line, fix=fix)
 
 
-def _of_entry(
+def _check_entry(
     entry: EntryPoint, shape: ResourceShape, request: JobRequest, spread: bool, count: int
 ) -> Iterator[tuple[str, str]]:
-    gpus = _gpus_of_a_node(shape)
-    options = launcher_options(entry)
-    processes = _number(options, "nproc_per_node", "num_gpus")
-    call = _srun(entry)
-    if gpus and processes and processes > gpus and not _on_cpu(entry, options):
+    gpus = _count_gpus_of_a_node(shape)
+    options = parse_launcher_options(entry)
+    processes = _parse_number(options, "nproc_per_node", "num_gpus")
+    call = _parse_srun_call(entry)
+    if gpus and processes and processes > gpus and not _is_on_cpu(entry, options):
         where = f"--gpus-per-node={processes}" if shape.gpu_unit is not GpuUnit.GRES else f"--gres=gpu:{processes}"
         yield (
             f"{processes} processes on each node for {gpus} GPUs: the ones above {gpus} find none",
             (f"start {gpus}, or ask for {where}"),
         )
-    total = _number(options, "num_processes")
+    total = _parse_number(options, "num_processes")
     if (
         gpus
         and shape.gpus
         and total
         and entry.kind == "accelerate"
         and total > shape.gpus
-        and not _on_cpu(entry, options)
+        and not _is_on_cpu(entry, options)
     ):
         yield f"--num_processes {total} for {shape.gpus} GPUs of the job", f"--num_processes {shape.gpus}"
-    yield from _nodes(entry.kind, options, shape, call, spread)
-    yield from _trainings(entry, options, shape, call)
-    yield from _steps(call, shape)
-    yield from _devices(entry, gpus)
+    yield from _check_nodes(entry.kind, options, shape, call, spread)
+    yield from _check_trainings(entry, options, shape, call)
+    yield from _check_steps(call, shape)
+    yield from _check_devices(entry, gpus)
 
 
-def launcher_options(entry: EntryPoint) -> Mapping[str, str]:
+def parse_launcher_options(entry: EntryPoint) -> Mapping[str, str]:
     """The launcher's own options with their values; names with underscores."""
     words = list(entry.whole)
     for at, word in enumerate(words):
@@ -78,19 +78,19 @@ def launcher_options(entry: EntryPoint) -> Mapping[str, str]:
             found = (found[0], 2) if found else None
         if found is not None:
             pairs, _ = slurmwrap_launch.split(found[0], words[at + found[1] :])
-            return {name: _value_of(given) for name, given in pairs}
+            return {name: _get_value(given) for name, given in pairs}
     return {}
 
 
-def _value_of(words: Sequence[str]) -> str:
+def _get_value(words: Sequence[str]) -> str:
     return words[1] if len(words) > 1 else words[0].partition("=")[2]
 
 
-def _number(options: Mapping[str, str], *names: str) -> int:
+def _parse_number(options: Mapping[str, str], *names: str) -> int:
     return next((int(options[n]) for n in names if re.fullmatch(r"\d{1,6}", options.get(n, ""))), 0)
 
 
-def _gpus_of_a_node(shape: ResourceShape) -> int:
+def _count_gpus_of_a_node(shape: ResourceShape) -> int:
     """0 when it is not fixed."""
     if shape.gpus_per_node:
         return shape.gpus_per_node
@@ -98,15 +98,15 @@ def _gpus_of_a_node(shape: ResourceShape) -> int:
     return shape.gpus // nodes if nodes and shape.gpus and shape.gpus % nodes == 0 else 0
 
 
-def _on_cpu(entry: EntryPoint, options: Mapping[str, str]) -> bool:
+def _is_on_cpu(entry: EntryPoint, options: Mapping[str, str]) -> bool:
     return "cpu" in options or "--cpu" in entry.argv or "gloo" in " ".join(entry.argv)
 
 
-def _srun(entry: EntryPoint) -> SrunCall | None:
+def _parse_srun_call(entry: EntryPoint) -> SrunCall | None:
     return parse_srun(entry.whole[1:]) if entry.whole and os.path.basename(entry.whole[0]) == "srun" else None  # noqa: PTH119
 
 
-def _nodes(
+def _check_nodes(
     kind: str, options: Mapping[str, str], shape: ResourceShape, call: SrunCall | None, spread: bool
 ) -> Iterator[tuple[str, str]]:
     """Nodes that the launcher waits for, against nodes of the job."""
@@ -134,7 +134,7 @@ def _nodes(
         yield f"this line runs on the first node only, and waits for {least[1]} nodes", "put srun before it"
 
 
-def _trainings(
+def _check_trainings(
     entry: EntryPoint, options: Mapping[str, str], shape: ResourceShape, call: SrunCall | None
 ) -> Iterator[tuple[str, str]]:
     """torchruns that srun starts beside each other and that do not know of each other."""
@@ -142,7 +142,9 @@ def _trainings(
     if call is None or entry.kind != "torchrun" or any(UNKNOWN in word for word in own):
         return
     nodes = call.value("nodes") or str(shape.nodes or 1)
-    tasks = call.value("ntasks") or ("" if call.given("ntasks-per-node") or call.given("nodes") else _tasks(shape))
+    tasks = call.value("ntasks") or (
+        "" if call.given("ntasks-per-node") or call.given("nodes") else _format_tasks(shape)
+    )
     if options.get("nnodes", "1") != "1" or call.given("nodelist") or not re.fullmatch(r"\d{1,6}", tasks):
         return
     if int(tasks) > 1 and re.fullmatch(r"\d{1,6}", nodes):
@@ -154,7 +156,7 @@ def _trainings(
         )
 
 
-def _tasks(shape: ResourceShape) -> str:
+def _format_tasks(shape: ResourceShape) -> str:
     """Tasks that srun starts by itself."""
     return str(shape.tasks or (shape.tasks_per_node or 1) * (shape.nodes or 1))
 
@@ -166,24 +168,24 @@ _SHARED = re.compile(
 )
 
 
-def _idle(entry: EntryPoint, shape: ResourceShape) -> Iterator[tuple[str, str]]:
+def _check_idle_gpus(entry: EntryPoint, shape: ResourceShape) -> Iterator[tuple[str, str]]:
     """Fewer processes than GPUs."""
-    options, call, gpus = launcher_options(entry), _srun(entry), _gpus_of_a_node(shape)
-    processes = _number(options, "nproc_per_node", "num_gpus")
+    options, call, gpus = parse_launcher_options(entry), _parse_srun_call(entry), _count_gpus_of_a_node(shape)
+    processes = _parse_number(options, "nproc_per_node", "num_gpus")
     copies = 1
     if call is not None:
-        tasks, nodes = call.value("ntasks") or _tasks(shape), shape.nodes or 1
+        tasks, nodes = call.value("ntasks") or _format_tasks(shape), shape.nodes or 1
         if call.given("ntasks-per-node") or call.given("nodes") or not re.fullmatch(r"\d{1,6}", tasks):
             return
         copies = -(-int(tasks) // nodes)
-    if gpus and 0 < processes * copies < gpus and not _on_cpu(entry, options) and not entry.contained:
+    if gpus and 0 < processes * copies < gpus and not _is_on_cpu(entry, options) and not entry.contained:
         yield (
             f"{processes * copies} processes on each node for {gpus} GPUs: {gpus - processes * copies} GPUs stay idle",
             f"start {gpus} processes (--nproc_per_node={gpus}), or ask for fewer GPUs",
         )
 
 
-def _steps(call: SrunCall | None, shape: ResourceShape) -> Iterator[tuple[str, str]]:
+def _check_steps(call: SrunCall | None, shape: ResourceShape) -> Iterator[tuple[str, str]]:
     if call is None:
         return
     nodes = call.value("nodes") or call.value("N") or ""
@@ -201,7 +203,7 @@ def _steps(call: SrunCall | None, shape: ResourceShape) -> Iterator[tuple[str, s
             yield f"srun asks for {tasks} tasks with {wanted} GPUs, the job has {given} GPUs", f"at most {given} in all"
 
 
-def _devices(entry: EntryPoint, gpus: int) -> Iterator[tuple[str, str]]:
+def _check_devices(entry: EntryPoint, gpus: int) -> Iterator[tuple[str, str]]:
     """CUDA_VISIBLE_DEVICES that names more devices than a node of the job has."""
     if not entry.devices or not gpus or not re.fullmatch(r"\d+(,\d+)*", entry.devices):
         return

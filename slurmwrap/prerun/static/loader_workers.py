@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.finding import Finding, Severity
-from slurmwrap.prerun.static.launcher_tasks import launcher_options
+from slurmwrap.prerun.static.launcher_tasks import parse_launcher_options
 from slurmwrap.prerun.static.program_text import read_own_program
 from slurmwrap.prerun.static.started_program import EntryPoint, StartedProgram
 from slurmwrap.prerun.static.static_context import StaticContext
@@ -29,15 +29,17 @@ class Workers:
     line: int = 0
 
 
-def worker_findings(request: JobRequest, commands: Sequence[StartedProgram], desk: StaticContext) -> Iterator[Finding]:
+def check_loader_workers(
+    request: JobRequest, commands: Sequence[StartedProgram], desk: StaticContext
+) -> Iterator[Finding]:
     """One finding for each count of workers."""
     told: set[str] = set()
     for entry in (one.entry for one in commands if one.entry is not None and one.entry.kind != "shell"):
-        cpus = _cpus(entry, request.shape)
-        workers = _given(entry) or _written(entry, desk)
+        cpus = _count_cpus(entry, request.shape)
+        workers = _find_given_workers(entry) or _find_written_workers(entry, desk)
         if cpus is None or workers is None:
             continue
-        processes = _processes(entry)
+        processes = _count_processes(entry)
         if workers.count * processes <= 2 * cpus or workers.count < _FEW:
             continue
         each = f"{processes} processes with {workers.count} workers" if processes > 1 else f"{workers.count} workers"
@@ -54,7 +56,7 @@ def worker_findings(request: JobRequest, commands: Sequence[StartedProgram], des
         )
 
 
-def _cpus(entry: EntryPoint, shape: ResourceShape) -> int | None:
+def _count_cpus(entry: EntryPoint, shape: ResourceShape) -> int | None:
     """CPUs that one start of the program has; None where that cannot be known.
 
     Without --cpus-per-task it is one, or as many for each GPU as the site says (DefCpuPerGPU, slurm.conf(5)).
@@ -68,13 +70,13 @@ def _cpus(entry: EntryPoint, shape: ResourceShape) -> int | None:
     return shape.cpus * (1 if step else tasks)
 
 
-def _processes(entry: EntryPoint) -> int:
-    options = launcher_options(entry)
+def _count_processes(entry: EntryPoint) -> int:
+    options = parse_launcher_options(entry)
     found = next((options[n] for n in ("nproc_per_node", "num_gpus") if n in options), "1")
     return int(found) if re.fullmatch(r"[1-9]\d{0,3}", found) else 1
 
 
-def _given(entry: EntryPoint) -> Workers | None:
+def _find_given_workers(entry: EntryPoint) -> Workers | None:
     """On the command line; a count of 0 where what it says is not known."""
     for word, following in itertools.pairwise((*entry.argv, "")):
         if found := _OPTION.match(word):
@@ -83,7 +85,7 @@ def _given(entry: EntryPoint) -> Workers | None:
     return None
 
 
-def _written(entry: EntryPoint, desk: StaticContext) -> Workers | None:
+def _find_written_workers(entry: EntryPoint, desk: StaticContext) -> Workers | None:
     """The number in DataLoader(num_workers=...), or the default of the option that stands for it."""
     program = read_own_program(entry, desk)
     if program is None:
@@ -101,12 +103,12 @@ def _written(entry: EntryPoint, desk: StaticContext) -> Workers | None:
         found += [
             Workers(count=count, file=source.path, line=source.line + node.lineno)
             for node in calls
-            if (count := _literal(node)) > 0
+            if (count := _get_literal(node)) > 0
         ]
     return max(found, key=lambda one: one.count, default=None)
 
 
-def _literal(call: ast.Call) -> int:
+def _get_literal(call: ast.Call) -> int:
     """0 for any other call."""
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     wanted = {"DataLoader": "num_workers", "add_argument": "default"}.get(name)

@@ -14,8 +14,8 @@ from slurmwrap.prerun.static.imported_files import Import, ProgramImports, Reach
 from slurmwrap.prerun.static.module_scope import bound_names
 from slurmwrap.prerun.static.python_interpreter import Python, look_up
 from slurmwrap.prerun.static.static_context import StaticContext
-from slurmwrap.prerun.static.suggestions import is_slip, nearest
-from slurmwrap.prerun.static.word_tables import words
+from slurmwrap.prerun.static.suggestions import find_nearest, is_slip
+from slurmwrap.prerun.static.word_tables import split_word_table
 
 # Import name -> what pip calls it, where the two differ.
 DISTRIBUTIONS = {
@@ -64,7 +64,7 @@ DISTRIBUTIONS = {
     "imp": "nothing: imp left Python in 3.12, use importlib",
 }
 # The standard library of one Python is not that of another.
-_COME_AND_GONE = words(
+_COME_AND_GONE = split_word_table(
     """distutils imp asyncore asynchat smtpd tomllib zoneinfo graphlib cgi cgitb pipes telnetlib nntplib crypt imghdr
     sndhdr audioop chunk aifc sunau uu xdrlib msilib nis ossaudiodev spwd mailcap lib2to3 parser symbol formatter
     binhex macpath dataclasses contextvars compression annotationlib"""
@@ -81,19 +81,19 @@ class NeededPackage:
     sure: bool
 
 
-def local_faults(program: ProgramImports) -> Iterator[Finding]:
+def find_local_faults(program: ProgramImports) -> Iterator[Finding]:
     """Modules and names that the user's own files do not have, and relative imports in a program."""
     for reached in program.files:
         for one in reached.imports:
             if not one.guarded:
-                yield from _local_fault(one, reached, program)
+                yield from _check_local_import(one, reached, program)
 
 
-def _local_fault(one: Import, reached: Reached, program: ProgramImports) -> Iterator[Finding]:
+def _check_local_import(one: Import, reached: Reached, program: ProgramImports) -> Iterator[Finding]:
     sure = one.sure and reached.sure
     if one.module.startswith(".") and not reached.folder:
         if program.files[0] is reached and not program.entry.module and one.top and not program.tricks:
-            yield _finding(
+            yield _make_finding(
                 one,
                 reached,
                 "attempted relative import with no known parent package",
@@ -103,20 +103,22 @@ def _local_fault(one: Import, reached: Reached, program: ProgramImports) -> Iter
         return
     found = program.find(one.module, reached.folder)
     if found.kind == "missing":
-        if program.tricks or _plays_tricks(one.module, reached, program):
+        if program.tricks or _is_changed_at_run_time(one.module, reached, program):
             return
-        yield _finding(
+        yield _make_finding(
             one,
             reached,
             f"No module named {one.module.lstrip('.')!r}",
-            _near_module(one, reached, program),
+            _suggest_near_module(one, reached, program),
             sure and program.entry.certain and program.roots_known,
         )
     elif found.kind in ("module", "package"):
-        yield from _missing_names(one, reached, program, found.path, sure)
+        yield from _check_imported_names(one, reached, program, found.path, sure)
 
 
-def _missing_names(one: Import, reached: Reached, program: ProgramImports, path: str, sure: bool) -> Iterator[Finding]:
+def _check_imported_names(
+    one: Import, reached: Reached, program: ProgramImports, path: str, sure: bool
+) -> Iterator[Finding]:
     source = next((f.source for f in program.files if f.source.path == path), None)
     if source is None or source.tree is None:
         return
@@ -129,8 +131,8 @@ def _missing_names(one: Import, reached: Reached, program: ProgramImports, path:
             continue
         if path.endswith("__init__.py") and list(Path(path).parent.glob(f"{name}*")):
             continue
-        near = nearest(name, names)
-        yield _finding(
+        near = find_nearest(name, names)
+        yield _make_finding(
             one,
             reached,
             f"cannot import name {name!r}: {path} does not define it",
@@ -139,21 +141,21 @@ def _missing_names(one: Import, reached: Reached, program: ProgramImports, path:
         )
 
 
-def _near_module(one: Import, reached: Reached, program: ProgramImports) -> str:
+def _suggest_near_module(one: Import, reached: Reached, program: ProgramImports) -> str:
     beside = [reached.folder] if one.module.startswith(".") and reached.folder else []
-    return near_module(one.module, program.roots, beside)
+    return suggest_module(one.module, program.roots, beside)
 
 
-def near_module(module: str, roots: Sequence[str], beside: Sequence[str] = ()) -> str:
+def suggest_module(module: str, roots: Sequence[str], beside: Sequence[str] = ()) -> str:
     """What to do about a dotted name that leads nowhere below `roots`."""
     *parents, last = module.split(".")
     folders = [Path(root, *parents) for root in roots] if parents and parents[0] else []
     folders += [Path(folder) for folder in beside]
-    near = nearest(last, {p.name.split(".")[0] for folder in folders if folder.is_dir() for p in folder.iterdir()})
+    near = find_nearest(last, {p.name.split(".")[0] for folder in folders if folder.is_dir() for p in folder.iterdir()})
     return f"did you mean {'.'.join([*parents, near])}?" if near else "correct the name, or add the file"
 
 
-def _plays_tricks(module: str, reached: Reached, program: ProgramImports) -> bool:
+def _is_changed_at_run_time(module: str, reached: Reached, program: ProgramImports) -> bool:
     """True when a package on the way changes itself (`__path__`, `sys.modules`)."""
     parts = module.split(".")
     inits = (program.find(".".join(parts[: i + 1]), reached.folder) for i in range(len(parts)) if parts[0])
@@ -161,7 +163,7 @@ def _plays_tricks(module: str, reached: Reached, program: ProgramImports) -> boo
     return any(f.source.mentions(b"__getattr__", b"lazy") for f in program.files if f.source.path in paths)
 
 
-def _finding(one: Import, reached: Reached, message: str, fix: str, certain: bool) -> Finding:
+def _make_finding(one: Import, reached: Reached, message: str, fix: str, certain: bool) -> Finding:
     return Finding(
         severity=Severity.ERROR if certain else Severity.WARNING,
         message=message,
@@ -172,7 +174,7 @@ def _finding(one: Import, reached: Reached, message: str, fix: str, certain: boo
     )
 
 
-def wanted_packages(program: ProgramImports) -> tuple[NeededPackage, ...]:
+def list_needed_packages(program: ProgramImports) -> tuple[NeededPackage, ...]:
     """Installed packages that the program imports at module level, whatever way its files are reached."""
     import sys
 
@@ -192,14 +194,14 @@ def wanted_packages(program: ProgramImports) -> tuple[NeededPackage, ...]:
     return tuple(found.values())
 
 
-def missing_packages(
+def find_missing_packages(
     program: ProgramImports, python: Python | None, desk: StaticContext, modules: Sequence[NeededPackage] = ()
 ) -> Iterator[Finding]:
     """Packages that the program's own interpreter does not find. `modules`: what is asked for by `python -m`."""
     entry = program.entry
     if python is None or program.tricks or not program.roots_known or entry.installs:
         return
-    wanted = [*modules, *wanted_packages(program)]
+    wanted = [*modules, *list_needed_packages(program)]
     answer = look_up([w.name for w in wanted], program.roots, python.path, desk)
     if answer is None:
         return
@@ -215,12 +217,12 @@ def missing_packages(
             message=f"No module named {one.name!r} in {python.path}",
             file=one.file,
             line=one.line,
-            fix=_advice(one.name, answer.near.get(one.name, ""), python.path),
+            fix=_format_advice(one.name, answer.near.get(one.name, ""), python.path),
             category="import_error",
         )
 
 
-def _advice(name: str, near: str, python: str) -> str:
+def _format_advice(name: str, near: str, python: str) -> str:
     if is_slip(name, near):
         return f"did you mean {near}?"
     what = DISTRIBUTIONS.get(name, name)

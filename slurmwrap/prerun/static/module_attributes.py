@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.prerun.static.imported_files import ProgramImports, Reached
 from slurmwrap.prerun.static.module_scope import bound_names
-from slurmwrap.prerun.static.suggestions import nearest
+from slurmwrap.prerun.static.suggestions import find_nearest
 
 _PER_FILE = 5
 
 
-def attribute_faults(program: ProgramImports, go_on: Callable[[], bool] = lambda: True) -> Iterator[Finding]:
+def find_attribute_faults(program: ProgramImports, go_on: Callable[[], bool] = lambda: True) -> Iterator[Finding]:
     """At most five of each file, as long as `go_on`."""
     if program.tricks or not program.whole:
         return
@@ -24,12 +24,12 @@ def attribute_faults(program: ProgramImports, go_on: Callable[[], bool] = lambda
         if not go_on():
             return
         if reached.source.tree is not None and not reached.source.mentions(b"setattr", b"importlib"):
-            yield from _faults(reached, program)
+            yield from _find_faults(reached, program)
 
 
-def _faults(reached: Reached, program: ProgramImports) -> Iterator[Finding]:
+def _find_faults(reached: Reached, program: ProgramImports) -> Iterator[Finding]:
     assert reached.source.tree is not None
-    modules = dict(_modules(reached, program))
+    modules = dict(_list_modules(reached, program))
     told: set[str] = set()
     if not modules:
         return
@@ -44,7 +44,7 @@ def _faults(reached: Reached, program: ProgramImports) -> Iterator[Finding]:
         if len(told) >= _PER_FILE or submodule.kind != "missing" or _set_somewhere(node.attr, program):
             continue
         told.add(whole)
-        near = nearest(node.attr, names)
+        near = find_nearest(node.attr, names)
         yield Finding(
             severity=Severity.WARNING,
             message=f"AttributeError: {whole}: {path} does not define it",
@@ -55,31 +55,31 @@ def _faults(reached: Reached, program: ProgramImports) -> Iterator[Finding]:
         )
 
 
-def _modules(reached: Reached, program: ProgramImports) -> Iterator[tuple[str, tuple[str, str, frozenset[str]]]]:
+def _list_modules(reached: Reached, program: ProgramImports) -> Iterator[tuple[str, tuple[str, str, frozenset[str]]]]:
     """name here -> (file, dotted name, its names) of local modules that are imported once under a name bound once."""
     tree = reached.source.tree
     assert tree is not None
     bound = [n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)]
     bound += [n.arg for n in ast.walk(tree) if isinstance(n, ast.arg)]
     bound += [n.name for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))]
-    imported = [pair for node in ast.walk(tree) for pair in _imported(node)]
+    imported = [pair for node in ast.walk(tree) for pair in _list_imported(node)]
     for name, dotted in imported:
         if name in bound or sum(other == name for other, _ in imported) > 1:
             continue
         found = program.find(dotted, reached.folder)
         source = next((f.source for f in program.files if f.source.path == found.path and found.path), None)
-        if source is None or source.tree is None or found.kind != "module" or _answers_for_itself(source.tree):
+        if source is None or source.tree is None or found.kind != "module" or _has_module_getattr(source.tree):
             continue
         names = bound_names(source.tree)
         if names is not None:
             yield name, (found.path, dotted, names)
 
 
-def _answers_for_itself(tree: ast.Module) -> bool:
+def _has_module_getattr(tree: ast.Module) -> bool:
     return any(isinstance(node, ast.FunctionDef) and node.name == "__getattr__" for node in tree.body)
 
 
-def _imported(node: ast.AST) -> Iterator[tuple[str, str]]:
+def _list_imported(node: ast.AST) -> Iterator[tuple[str, str]]:
     """(name here, dotted name of what may be a module)."""
     if isinstance(node, ast.Import):
         yield from ((a.asname or a.name, a.name) for a in node.names if a.asname or "." not in a.name)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from slurmwrap.prerun.static.word_tables import words
+from slurmwrap.prerun.static.word_tables import split_word_table
 
 _MAKES_NAMES = frozenset({"globals", "exec", "execfile"})
-ALWAYS = words(
+ALWAYS = split_word_table(
     """__name__ __file__ __doc__ __package__ __spec__ __loader__ __builtins__ __cached__ __dict__ __path__
     __annotations__"""
 )
@@ -19,7 +19,7 @@ def bound_names(tree: ast.Module, stars: frozenset[str] | None = None) -> frozen
     imports unless `stars` says what they bring."""
     names: set[str] = set(ALWAYS)
     for node in ast.walk(tree):
-        if _makes_names(node):
+        if _is_making_names(node):
             return None
         if isinstance(node, ast.ImportFrom) and any(a.name == "*" for a in node.names):
             if stars is None:
@@ -31,7 +31,7 @@ def bound_names(tree: ast.Module, stars: frozenset[str] | None = None) -> frozen
     return None if "__getattr__" in names else frozenset(names)
 
 
-def _makes_names(node: ast.AST) -> bool:
+def _is_making_names(node: ast.AST) -> bool:
     """globals(), exec(), vars() without an argument, sys.modules: names may come from anywhere."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         return node.func.id in _MAKES_NAMES or (node.func.id == "vars" and not node.args)

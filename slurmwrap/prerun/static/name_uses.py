@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.prerun.static.imported_files import ends_block, is_main_test
+from slurmwrap.prerun.static.imported_files import is_block_end, is_main_test
 from slurmwrap.prerun.static.module_scope import bound_by
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -37,15 +37,16 @@ class _Place:
         return _Place(self.inner, self.own, sure, self.guarded if guarded is None else guarded)
 
 
-def uses(tree: ast.Module) -> Iterator[Use]:
+def list_name_uses(tree: ast.Module) -> Iterator[Use]:
     """All uses in order of the text."""
     lazy = any(
-        isinstance(n, ast.ImportFrom) and n.module == "__future__" and "annotations" in _names(n) for n in tree.body
+        isinstance(n, ast.ImportFrom) and n.module == "__future__" and "annotations" in _list_names(n)
+        for n in tree.body
     )
-    yield from _Walker(_called_for_sure(tree), annotations=not lazy).block(tree.body, _Place())
+    yield from _Walker(_list_certain_calls(tree), annotations=not lazy).block(tree.body, _Place())
 
 
-def _names(node: ast.ImportFrom) -> list[str]:
+def _list_names(node: ast.ImportFrom) -> list[str]:
     return [alias.name for alias in node.names]
 
 
@@ -127,7 +128,7 @@ class _Walker:
         inner = place.inner | generic | {a.arg for a in given} | bound
         if place.own:  # inside a class
             inner = inner | {"__class__"}
-        sure = place.sure and not place.inner and not place.own and node.name in self.called and _runs_at_once(node)
+        sure = place.sure and not place.inner and not place.own and node.name in self.called and _is_run_at_once(node)
         yield from self.block(node.body, _Place(frozenset(inner or {""}), frozenset(), sure, place.guarded))
 
     def class_(self, node: ast.ClassDef, place: _Place) -> Iterator[Use]:
@@ -158,7 +159,7 @@ class _Walker:
             yield from self.expression(child, place)
 
 
-def _called_for_sure(tree: ast.Module) -> frozenset[str]:
+def _list_certain_calls(tree: ast.Module) -> frozenset[str]:
     """Functions of the module that run whenever it does: called in its straight lines, or in theirs."""
     functions: dict[str, list[ast.stmt]] = {}
     for node in tree.body:
@@ -166,7 +167,7 @@ def _called_for_sure(tree: ast.Module) -> frozenset[str]:
             functions[node.name] = [] if node.name in functions or node.decorator_list else node.body
     called, pending = set[str](), [list(tree.body)]
     while pending:
-        for statement in _straight(pending.pop()):
+        for statement in _list_straight_statements(pending.pop()):
             call = getattr(statement, "value", None)
             if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
                 name = call.func.id
@@ -176,10 +177,10 @@ def _called_for_sure(tree: ast.Module) -> frozenset[str]:
     return frozenset(called)
 
 
-def _straight(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+def _list_straight_statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
     for node in body:
         if (isinstance(node, ast.If) and is_main_test(node.test)) or isinstance(node, ast.With):
-            yield from _straight(node.body)
+            yield from _list_straight_statements(node.body)
         else:
             yield node
         if _may_leave(node):
@@ -190,15 +191,15 @@ def _may_leave(node: ast.stmt) -> bool:
     """True when what follows may never be reached: something inside returns, raises, or ends the program."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return False
-    if ends_block(node) or isinstance(node, (ast.Break, ast.Continue)):
+    if is_block_end(node) or isinstance(node, (ast.Break, ast.Continue)):
         return True
     return any(
-        isinstance(child, (ast.Return, ast.Raise)) or (isinstance(child, ast.Expr) and ends_block(child))
+        isinstance(child, (ast.Return, ast.Raise)) or (isinstance(child, ast.Expr) and is_block_end(child))
         for child in ast.walk(node)
     ) or (isinstance(node, ast.While) and isinstance(node.test, ast.Constant))
 
 
-def _runs_at_once(node: _Function) -> bool:
+def _is_run_at_once(node: _Function) -> bool:
     """Not a generator and not a coroutine: its body runs when it is called."""
     if isinstance(node, ast.AsyncFunctionDef) or node.decorator_list:
         return False

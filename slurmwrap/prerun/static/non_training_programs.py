@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from slurmwrap.inject import slurmwrap_launch
-from slurmwrap.prerun.static.command_wrappers import HARMLESS, PYTHON, SHELLS, inline_shell
-from slurmwrap.prerun.static.entry_points import started
+from slurmwrap.prerun.static.command_wrappers import HARMLESS, PYTHON, SHELLS, get_inline_shell
+from slurmwrap.prerun.static.entry_points import list_started_programs
 from slurmwrap.prerun.static.shell_parser import UNKNOWN
 from slurmwrap.prerun.static.started_program import StartedProgram
 from slurmwrap.prerun.verdict import traceback_sources
@@ -29,12 +29,12 @@ KNOWN = (
 )
 
 
-def _words(text: str) -> frozenset[str]:
+def _split_words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
 # Beside wrappers.HARMLESS: what only handles files and processes.
-_BESIDE = _words(
+_BESIDE = _split_words(
     """cp mv rm ln touch tar unzip gzip gunzip rsync mkdir rmdir mktemp find ssh scp curl wget git kill pkill disown
     jobs break continue return exit logger stdbuf getconf ulimit ss ip lsof ps top id tty screen tmux fi done"""
 )
@@ -42,10 +42,10 @@ _LONG_S = 600.0  # a sleep of this length or more holds a node; a shorter one wa
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-def holder_of(
+def find_holder_of_script(
     script: str, chdir: str, args: Sequence[str], environ: Mapping[str, str], more: Sequence[str] = ()
 ) -> str:
-    """`find_holder` of a script's text; the scripts that it starts are read as well. Arguments as of `entry_points`."""
+    """`find_holder` of a script's text and of the scripts that it starts. Arguments as of `list_entry_points`."""
     unread: list[str] = []
 
     def read(path: str) -> str | None:
@@ -54,7 +54,7 @@ def holder_of(
             unread.append(path)
         return text
 
-    found = find_holder(tuple(started(script, chdir, args, environ, read)), more)
+    found = find_holder(tuple(list_started_programs(script, chdir, args, environ, read)), more)
     return "" if unread or not _is_shell(script) else found
 
 
@@ -70,17 +70,17 @@ def find_holder(commands: Iterable[StartedProgram], more: Sequence[str] = ()) ->
     """
     found = ""
     for one in commands:
-        if (one.entry is not None and one.entry.kind == "shell") or inline_shell(one.words)[0] is not None:
+        if (one.entry is not None and one.entry.kind == "shell") or get_inline_shell(one.words)[0] is not None:
             continue  # its own commands are among these
-        named = _known(one.words, (*KNOWN, *more))
+        named = _match_known(one.words, (*KNOWN, *more))
         if not named and not _is_harmless(one.words):
             return ""
         found = found or named
     return found
 
 
-def _known(words: Sequence[str], patterns: Sequence[str]) -> str:
-    said = _plain(words)
+def _match_known(words: Sequence[str], patterns: Sequence[str]) -> str:
+    said = _normalize_words(words)
     if not said:
         return ""
     if said[0] == "sleep" and _is_long(said[1:]):
@@ -94,7 +94,7 @@ def _known(words: Sequence[str], patterns: Sequence[str]) -> str:
     return ""
 
 
-def _plain(words: Sequence[str]) -> list[str]:
+def _normalize_words(words: Sequence[str]) -> list[str]:
     """The words with the program's base name; of `python3.11 -u -m x` "python -m x"."""
     if not words or UNKNOWN in words[0]:
         return []

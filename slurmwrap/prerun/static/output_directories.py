@@ -17,18 +17,18 @@ SPACE_FLOOR_MIB = 512  # less than this left is told
 _INODES = 500
 
 
-def output_findings(request: JobRequest, desk: StaticContext) -> Iterator[Finding]:
+def check_output_directories(request: JobRequest, desk: StaticContext) -> Iterator[Finding]:
     """The directories of --output, --error and --chdir; space and quota where the job writes."""
     folders = {request.chdir}
     for option in ("output", "error"):
         setting = request.setting(option)
         if setting is not None and setting.value and not request.hetjob:
-            folder = _folder(setting.value, request.chdir)
+            folder = _get_output_folder(setting.value, request.chdir)
             if folder:
                 folders.add(folder)
-                yield from _slurm_output(setting, option, folder, desk)
+                yield from _check_slurm_output(setting, option, folder, desk)
     if (chdir := request.setting("chdir")) is not None and not Path(request.chdir).is_dir():
-        yield _at(
+        yield _make_finding(
             chdir,
             f"--chdir {request.chdir}: no such directory",
             "correct the path, or make it first",
@@ -37,11 +37,11 @@ def output_findings(request: JobRequest, desk: StaticContext) -> Iterator[Findin
         )
     for folder in sorted(folders):
         with suppress(OSError):
-            yield from space_findings(folder, os.statvfs(folder))
-    yield from _quota(desk)
+            yield from check_space(folder, os.statvfs(folder))
+    yield from _check_quota(desk)
 
 
-def _folder(pattern: str, chdir: str) -> str:
+def _get_output_folder(pattern: str, chdir: str) -> str:
     """The directory of an output pattern; "" when it depends on the job (`%j`) or is no file."""
     folder = os.path.dirname(pattern)  # noqa: PTH120
     if "%" in folder or "\\" in pattern or not folder or pattern == "/dev/null":
@@ -49,7 +49,7 @@ def _folder(pattern: str, chdir: str) -> str:
     return os.path.normpath(os.path.join(chdir, folder))  # noqa: PTH118
 
 
-def _slurm_output(setting: SbatchSetting, option: str, folder: str, desk: StaticContext) -> Iterator[Finding]:
+def _check_slurm_output(setting: SbatchSetting, option: str, folder: str, desk: StaticContext) -> Iterator[Finding]:
     """slurmd opens these files before the script begins: without the directory the job fails and leaves no word."""
     try:
         there = Path(folder).is_dir()
@@ -57,13 +57,13 @@ def _slurm_output(setting: SbatchSetting, option: str, folder: str, desk: Static
         return
     if not there:
         message = f"--{option} {setting.value}: there is no directory {folder}; the job would fail and write no output"
-        yield _at(setting, message, f"mkdir -p {folder}", desk, folder)
+        yield _make_finding(setting, message, f"mkdir -p {folder}", desk, folder)
     elif not os.access(folder, os.W_OK | os.X_OK):
         message = f"--{option} {setting.value}: you may not write in {folder}; the job would fail and write no output"
-        yield _at(setting, message, "choose another directory", desk, folder, category="permission_error")
+        yield _make_finding(setting, message, "choose another directory", desk, folder, category="permission_error")
 
 
-def _at(
+def _make_finding(
     setting: SbatchSetting, message: str, fix: str, desk: StaticContext, path: str, category: str = "incorrect_inputs"
 ) -> Finding:
     return Finding(
@@ -76,16 +76,16 @@ def _at(
     )
 
 
-def space_findings(folder: str, found: os.statvfs_result) -> Iterator[Finding]:
+def check_space(folder: str, found: os.statvfs_result) -> Iterator[Finding]:
     """Less than 512 MiB or 500 files left; a small file system, or one that does not count files, is no news."""
     free_mib, total_mib = found.f_bavail * found.f_frsize >> 20, found.f_blocks * found.f_frsize >> 20
     if total_mib > SPACE_FLOOR_MIB * 4 and free_mib < SPACE_FLOOR_MIB:
-        yield _full(f"{folder}: {free_mib} MiB are left on its file system", folder)
+        yield _make_full_finding(f"{folder}: {free_mib} MiB are left on its file system", folder)
     elif found.f_files > _INODES * 4 and found.f_favail < _INODES:
-        yield _full(f"{folder}: {found.f_favail} more files can be made on its file system", folder)
+        yield _make_full_finding(f"{folder}: {found.f_favail} more files can be made on its file system", folder)
 
 
-def _full(message: str, folder: str) -> Finding:
+def _make_full_finding(message: str, folder: str) -> Finding:
     return Finding(
         severity=Severity.WARNING,
         message=message,
@@ -94,15 +94,15 @@ def _full(message: str, folder: str) -> Finding:
     )
 
 
-def _quota(desk: StaticContext) -> Iterator[Finding]:
+def _check_quota(desk: StaticContext) -> Iterator[Finding]:
     """quota -q names only file systems that are over (quota(1)); silent where it is not installed."""
     if desk.left() < 0.5 or shutil.which("quota", path=desk.environ.get("PATH")) is None:
         return
     answer = desk.run(["quota", "-q", "-w"], timeout_s=0.3)
-    yield from quota_findings(answer.exit_code, answer.stdout)
+    yield from parse_quota(answer.exit_code, answer.stdout)
 
 
-def quota_findings(exit_code: int | None, stdout: bytes) -> Iterator[Finding]:
+def parse_quota(exit_code: int | None, stdout: bytes) -> Iterator[Finding]:
     """What quota -q said, in one finding."""
     said = stdout.decode("utf-8", "replace").strip()
     if exit_code and re.search(r"\*|[Oo]ver|limit reached", said):

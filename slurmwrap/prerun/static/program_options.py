@@ -13,7 +13,7 @@ from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.prerun.static.argparse_model import ArgparseOption, Parser
 from slurmwrap.prerun.static.shell_parser import UNKNOWN, Guess
 from slurmwrap.prerun.static.started_program import EntryPoint
-from slurmwrap.prerun.static.suggestions import nearest
+from slurmwrap.prerun.static.suggestions import find_nearest
 
 _NUMBER = re.compile(r"^-\d+$|^-\d*\.\d+$")  # argparse's own pattern; newer Pythons take -1e3 and -1_000 as well
 _LIKE_NUMBER = re.compile(r"^-\.?\d")
@@ -30,14 +30,14 @@ class _Line:
     open_end: bool = False  # words are missing that only the shell knows, or that argparse hands on
 
 
-def misfitting(entry: EntryPoint, parser: Parser, script: str) -> Iterator[Finding]:
+def find_misfitting_options(entry: EntryPoint, parser: Parser, script: str) -> Iterator[Finding]:
     """Findings in the batch script's line."""
-    line = _taken_apart(entry, parser)
+    line = _parse_line(entry, parser)
     unknown_words = any(UNKNOWN in word for word in entry.argv) or any(isinstance(w, Guess) for w in entry.argv)
     certain = parser.certain and entry.certain and not unknown_words
     faults = [*line.faults]
     if not unknown_words and not line.open_end and not line.faults:
-        faults += _left_over(line, parser)
+        faults += _check_positionals(line, parser)
     for severity, told in ((Severity.ERROR if certain else Severity.WARNING, faults), (Severity.WARNING, line.doubts)):
         for message, fix in told:
             yield Finding(
@@ -45,7 +45,7 @@ def misfitting(entry: EntryPoint, parser: Parser, script: str) -> Iterator[Findi
             )
 
 
-def _taken_apart(entry: EntryPoint, parser: Parser) -> _Line:
+def _parse_line(entry: EntryPoint, parser: Parser) -> _Line:
     line, words = _Line(), list(entry.argv)
     flags = parser.by_flag()
     rest = any(o.nargs in ("...", "A...", "unknown") and not o.flags for o in parser.options)
@@ -63,17 +63,19 @@ def _taken_apart(entry: EntryPoint, parser: Parser) -> _Line:
         if UNKNOWN in name:
             line.open_end = True
             continue
-        options = _matching(word if not equals else name, flags, parser)
+        options = _list_matching_options(word if not equals else name, flags, parser)
         if not options:
-            line.faults.append(_unknown(name, flags, parser, entry))
-            at += sum(1 for _ in _values(words[at:]))
+            line.faults.append(_describe_unknown(name, flags, parser, entry))
+            at += sum(1 for _ in _list_values(words[at:]))
             continue
         line.given.update(flag for option in options for flag in option.flags)
         if len({(o.takes_value, o.nargs, o.action) for o in options}) != 1 or not options[0].sure:
-            at += sum(1 for _ in _values(words[at:]))  # defined twice, differently: whatever follows may be its own
+            at += sum(
+                1 for _ in _list_values(words[at:])
+            )  # defined twice, differently: whatever follows may be its own
             line.open_end = True
             continue
-        at += _values_of(options, name, equals, value, words[at:], line)
+        at += _count_values(options, name, equals, value, words[at:], line)
     return line
 
 
@@ -83,14 +85,16 @@ def _is_option(word: str) -> bool:
     return not _LIKE_NUMBER.match(word)
 
 
-def _values(words: Sequence[str]) -> Iterator[str]:
+def _list_values(words: Sequence[str]) -> Iterator[str]:
     for word in words:
         if _is_option(word):
             return
         yield word
 
 
-def _matching(name: str, flags: Mapping[str, tuple[ArgparseOption, ...]], parser: Parser) -> tuple[ArgparseOption, ...]:
+def _list_matching_options(
+    name: str, flags: Mapping[str, tuple[ArgparseOption, ...]], parser: Parser
+) -> tuple[ArgparseOption, ...]:
     """The definitions that argparse would take `name` for; a flag's unambiguous beginning will do."""
     if name in flags:
         return flags[name]
@@ -106,14 +110,18 @@ def _matching(name: str, flags: Mapping[str, tuple[ArgparseOption, ...]], parser
     return ()
 
 
-def _unknown(name: str, flags: Mapping[str, object], parser: Parser, entry: EntryPoint) -> tuple[str, str]:
-    near = nearest(name, flags, cutoff=0.7) or nearest(name.replace("_", "-"), flags) or nearest(name, flags)
+def _describe_unknown(name: str, flags: Mapping[str, object], parser: Parser, entry: EntryPoint) -> tuple[str, str]:
+    near = (
+        find_nearest(name, flags, cutoff=0.7)
+        or find_nearest(name.replace("_", "-"), flags)
+        or find_nearest(name, flags)
+    )
     program = entry.path or "the program"
     fix = f"did you mean {near}?" if near else f"{program} takes {', '.join(sorted(flags)[:12]) or 'no options'}"
     return f"{program} does not take {name} (argparse: unrecognized arguments)", fix
 
 
-def _values_of(
+def _count_values(
     options: Sequence[ArgparseOption], name: str, equals: str, value: str, following: Sequence[str], line: _Line
 ) -> int:
     """Words of `following` that belong to the option."""
@@ -121,12 +129,12 @@ def _values_of(
     if not option.takes_value:
         if equals and option.action in ("store_true", "store_false", "count"):
             line.faults.append((f"{name} takes no value, {value!r} is given", f"{name} alone ({option.where})"))
-        return sum(1 for _ in _values(following)) if option.action == "?" else 0
+        return sum(1 for _ in _list_values(following)) if option.action == "?" else 0
     if equals:
         _judge(option, name, [value], line)
         return 0
-    here = list(_values(following))
-    count, least = _wants(option.nargs, len(here))
+    here = list(_list_values(following))
+    count, least = _parse_nargs(option.nargs, len(here))
     if len(here) < least:
         many = "one argument" if least == 1 and option.nargs is None else f"{option.nargs or least} arguments"
         line.faults.append(
@@ -136,7 +144,7 @@ def _values_of(
     return min(count, len(here))
 
 
-def _wants(nargs: str | int | None, there: int) -> tuple[int, int]:
+def _parse_nargs(nargs: str | int | None, there: int) -> tuple[int, int]:
     """(words taken, words needed)."""
     if nargs is None:
         return 1, 1
@@ -164,12 +172,12 @@ def _judge(option: ArgparseOption, name: str, values: Sequence[str], line: _Line
             continue
         if option.choices is not None and converted not in option.choices:
             shown = ", ".join(map(str, option.choices))
-            near = nearest(value, map(str, option.choices))
+            near = find_nearest(value, map(str, option.choices))
             message = f"{name} {value}: invalid choice (choose from {shown})"
             line.faults.append((message, f"did you mean {near}?" if near else f"see {option.where}"))
 
 
-def _left_over(line: _Line, parser: Parser) -> Iterator[tuple[str, str]]:
+def _check_positionals(line: _Line, parser: Parser) -> Iterator[tuple[str, str]]:
     """Positional words too many or too few, and required options that are missing."""
     if parser.subcommands:
         return

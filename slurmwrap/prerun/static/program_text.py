@@ -7,13 +7,13 @@ import sys
 from typing import TYPE_CHECKING
 
 from slurmwrap.prerun.static.imported_files import ProgramImports, read_program
-from slurmwrap.prerun.static.word_tables import words
+from slurmwrap.prerun.static.word_tables import split_word_table
 
 if TYPE_CHECKING:
     from slurmwrap.prerun.static.started_program import EntryPoint
     from slurmwrap.prerun.static.static_context import StaticContext
 
-_LIBRARIES = words(
+_LIBRARIES = split_word_table(
     """torch torchvision torchaudio torchtext numpy scipy pandas matplotlib seaborn sklearn skimage PIL cv2 imageio
     h5py yaml tqdm einops timm torchmetrics torchinfo torchsummary thop tiktoken sentencepiece tokenizers nltk regex
     networkx torch_geometric torch_scatter torch_sparse albumentations kornia lpips piq pytorch_msssim medmnist
@@ -30,10 +30,10 @@ def read_own_program(entry: EntryPoint, desk: StaticContext) -> ProgramImports |
         return None
     source = desk.source(entry.path)
     program = read_program(entry, source, desk) if source.tree is not None else None
-    return program if program is not None and program.whole and not _runs_text(program) else None
+    return program if program is not None and program.whole and not _is_running_text(program) else None
 
 
-def own_text(entry: EntryPoint, desk: StaticContext) -> bytes | None:
+def read_own_text(entry: EntryPoint, desk: StaticContext) -> bytes | None:
     """All the program's own files behind each other; None where something else may decide as well."""
     program = read_own_program(entry, desk)
     if program is None:
@@ -50,7 +50,7 @@ def own_text(entry: EntryPoint, desk: StaticContext) -> bytes | None:
     return b"\n".join(reached.source.content for reached in program.files)
 
 
-def _runs_text(program: ProgramImports) -> bool:
+def _is_running_text(program: ProgramImports) -> bool:
     """Code that is made while it runs, or found by name."""
     return any(
         reached.source.mentions(b"exec(", b"eval(compile", b"importlib", b"__import__", b"runpy")

@@ -64,31 +64,31 @@ class Lookup:
     version: tuple[int, int]
 
 
-def python_of(entry: EntryPoint, desk: StaticContext) -> Python | None:
+def find_python(entry: EntryPoint, desk: StaticContext) -> Python | None:
     """The interpreter of `entry`, None when it cannot be known from here."""
     if entry.contained:
         return None
-    named = entry.interpreter or _launcher(entry)
+    named = entry.interpreter or _find_launcher(entry)
     if UNKNOWN in named:
         return None
     if "/" in named:
         base = entry.cwd if not named.startswith("/") else "/"
         found = os.path.normpath(os.path.join(base, named)) if base else ""  # noqa: PTH118
     else:
-        found = _on_path(named, entry.search, desk.environ) or ""
+        found = _find_on_path(named, entry.search, desk.environ) or ""
     if found and not entry.interpreter:
-        found = _shebang(found)
+        found = _read_shebang(found)
     if not found or not os.access(found, os.X_OK) or Path(found).is_dir():
         return None
     shared = not found.startswith((*_SYSTEM, *desk.node_local)) and not _is_script(found)
     return Python(
         path=found,
         certain=shared and not isinstance(named, Guess),
-        chosen="/" in named or _chosen(found, entry.search, desk.environ),
+        chosen="/" in named or _is_chosen(found, entry.search, desk.environ),
     )
 
 
-def _chosen(found: str, search: str, environ: Mapping[str, str]) -> bool:
+def _is_chosen(found: str, search: str, environ: Mapping[str, str]) -> bool:
     folder = os.path.dirname(found)  # noqa: PTH120
     active = {f"{environ[name]}/bin" for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if environ.get(name)}
     return folder in active or search != environ.get("PATH", "")
@@ -103,7 +103,7 @@ def _is_script(path: str) -> bool:
         return True
 
 
-def _launcher(entry: EntryPoint) -> str:
+def _find_launcher(entry: EntryPoint) -> str:
     """The program that brings its own Python: torchrun, accelerate, or the script itself by its first line."""
     if entry.kind in ("torchrun", "accelerate", "deepspeed"):
         return next((w for w in entry.whole if os.path.basename(w) in _LAUNCHERS), entry.kind)  # noqa: PTH119
@@ -113,7 +113,7 @@ def _launcher(entry: EntryPoint) -> str:
 _LAUNCHERS = ("torchrun", "accelerate", "accelerate-launch", "deepspeed", "ds")
 
 
-def _shebang(path: str) -> str:
+def _read_shebang(path: str) -> str:
     """The Python in the first line of `path`; env's own search is left out."""
     try:
         with Path(path).open("rb") as stream:
@@ -124,10 +124,10 @@ def _shebang(path: str) -> str:
     return found[1] if found else ""
 
 
-def _on_path(name: str, search: str, environ: Mapping[str, str]) -> str | None:
+def _find_on_path(name: str, search: str, environ: Mapping[str, str]) -> str | None:
     for folder in search.split(":"):
         if folder.startswith(CONDA):
-            prefix = conda_prefix(folder.removeprefix(CONDA), environ)
+            prefix = find_conda_prefix(folder.removeprefix(CONDA), environ)
             if prefix is None:
                 return None
             folder = f"{prefix}/bin"
@@ -138,7 +138,7 @@ def _on_path(name: str, search: str, environ: Mapping[str, str]) -> str | None:
     return None
 
 
-def conda_prefix(name: str, environ: Mapping[str, str]) -> str | None:
+def find_conda_prefix(name: str, environ: Mapping[str, str]) -> str | None:
     """Where the conda environment `name` lies; None when no or more than one place has it."""
     if "/" in name:
         return name if name.startswith("/") and Path(name).is_dir() else None
@@ -151,7 +151,7 @@ def conda_prefix(name: str, environ: Mapping[str, str]) -> str | None:
     places = [*environ.get("CONDA_ENVS_PATH", "").split(":"), *(f"{root}/envs" for root in roots if root)]
     tried = [f"{place}/{name}" for place in places if place]
     tried += [root for root in roots if root and name == "base"]
-    tried += [line for line in _listed(home) if os.path.basename(line) == name]  # noqa: PTH119
+    tried += [line for line in _read_listed_environments(home) if os.path.basename(line) == name]  # noqa: PTH119
     found = {str(Path(p).resolve()) for p in tried if Path(p, "conda-meta").is_dir()}
     return found.pop() if len(found) == 1 else None
 
@@ -159,7 +159,7 @@ def conda_prefix(name: str, environ: Mapping[str, str]) -> str | None:
 _CONDA_HOMES = (".conda", "miniconda3", "anaconda3", "miniforge3", "mambaforge", "micromamba", "miniconda", "anaconda")
 
 
-def _listed(home: str) -> list[str]:
+def _read_listed_environments(home: str) -> list[str]:
     try:
         return Path(home, ".conda/environments.txt").read_text(encoding="utf-8", errors="replace").split("\n")[:200]
     except OSError:

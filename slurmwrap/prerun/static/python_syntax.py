@@ -15,17 +15,17 @@ from slurmwrap.prerun.static.static_context import StaticContext
 _COMPILE = "import sys; compile(getattr(sys.stdin, 'buffer', sys.stdin).read(), 'program', 'exec', 0, True)"
 
 
-def not_compiling(
+def check_syntax(
     source: PythonSource, python: str | None, desk: StaticContext, *, may_err: bool = True
 ) -> Iterator[Finding]:
     """`python`: path of the interpreter that will run it, None when that is not known."""
     if source.error is None:
         return
-    second = second_opinion(source, python, desk)
+    second = ask_job_interpreter(source, python, desk)
     if second is False:
         return  # a newer or older Python than ours, and it takes the file
     error, line = source.error, source.line + (source.error.lineno or 0)
-    certain = may_err and (second or in_every_version(error))
+    certain = may_err and (second or is_error_in_every_version(error))
     shown = f": {error.text.strip()}" if error.text else ""
     yield Finding(
         severity=Severity.ERROR if certain else Severity.WARNING,
@@ -37,7 +37,7 @@ def not_compiling(
     )
 
 
-def second_opinion(source: PythonSource, python: str | None, desk: StaticContext) -> bool | None:
+def ask_job_interpreter(source: PythonSource, python: str | None, desk: StaticContext) -> bool | None:
     """True: the job's own interpreter refuses the text as well; False: it takes it; None: it cannot be asked."""
     if python is None or desk.left() <= 0.1:
         return None
@@ -50,7 +50,7 @@ def second_opinion(source: PythonSource, python: str | None, desk: StaticContext
     return True if b"Error" in answer.stderr and answer.exit_code == 1 else None
 
 
-def in_every_version(error: SyntaxError) -> bool:
+def is_error_in_every_version(error: SyntaxError) -> bool:
     """Later Pythons allow more inside f-strings, and print was a statement once; a lost bracket is lost everywhere."""
     if isinstance(error, IndentationError):
         return True

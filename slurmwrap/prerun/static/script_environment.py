@@ -14,30 +14,32 @@ from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.prerun.static.command_wrappers import CONDAS, HARMLESS
 from slurmwrap.prerun.static.shell_parser import UNKNOWN, Guess
 from slurmwrap.prerun.static.started_program import StartedProgram
-from slurmwrap.prerun.static.static_context import StaticContext, mounted
-from slurmwrap.prerun.static.suggestions import near_path
-from slurmwrap.prerun.static.word_tables import words
+from slurmwrap.prerun.static.static_context import StaticContext, is_mounted
+from slurmwrap.prerun.static.suggestions import suggest_path
+from slurmwrap.prerun.static.word_tables import split_word_table
 
 # After any other command a directory may be there that was not before.
-_MAKES_NO_FILES = HARMLESS | words(". source cd pushd popd conda mamba micromamba deactivate exit if [ [[ ((")
+_MAKES_NO_FILES = HARMLESS | split_word_table(
+    ". source cd pushd popd conda mamba micromamba deactivate exit if [ [[ (("
+)
 
 
-def surrounding_findings(started: Sequence[StartedProgram], text: str, desk: StaticContext) -> Iterator[Finding]:
+def check_script_environment(started: Sequence[StartedProgram], text: str, desk: StaticContext) -> Iterator[Finding]:
     """One finding for each directory or sourced file that is not there, and each variable that `set -u` trips over."""
     made = False
-    strict = stops_at_failure(text)
+    strict = is_stopped_by_failure(text)
     for at, one in enumerate(started):
         if one.raw is None or not one.words:
             continue
         following = started[at + 1].words[:1] if at + 1 < len(started) else ()
         if one.words[0] in ("cd", "pushd", ".", "source") and len(one.words) == 2 and one.sure and not made:
-            yield from _target(one, strict, following == ("exit",), desk)
+            yield from _check_target(one, strict, following == ("exit",), desk)
         made = made or may_make(one)
     if re.search(r"^\s*set\s+-\w*u|^\s*set\s+-o\s+nounset|^#!\S+\s+-\w*u", text, re.M):
-        yield from _unset(started, text, desk)
+        yield from _check_unset_variables(started, text, desk)
 
 
-def stops_at_failure(text: str) -> bool:
+def is_stopped_by_failure(text: str) -> bool:
     """`set -e` holds, and is not taken back anywhere."""
     on = re.search(r"^\s*set\s+-\w*e|^\s*set\s+-\w*o\s+errexit|^#!\S+\s+-\w*e", text, re.M)
     return on is not None and re.search(r"\bset\s+\+\w*e|\bset\s+\+o\s+errexit", text) is None
@@ -53,12 +55,12 @@ def may_make(one: StartedProgram) -> bool:
     return name not in _MAKES_NO_FILES or environment or one.raw.writes
 
 
-def _target(one: StartedProgram, strict: bool, or_exit: bool, desk: StaticContext) -> Iterator[Finding]:
+def _check_target(one: StartedProgram, strict: bool, or_exit: bool, desk: StaticContext) -> Iterator[Finding]:
     word = one.words[1]
     sources = one.words[0] in (".", "source")
     if UNKNOWN in word or isinstance(word, Guess) or word.startswith("-") or not word.strip():
         return
-    base = _before(one, desk)
+    base = _find_directory_before(one, desk)
     if (not word.startswith("/") and not base) or (sources and "/" not in word):
         return  # source looks on PATH for a name without a slash
     path = os.path.normpath(os.path.join(base, word))  # noqa: PTH118
@@ -69,7 +71,7 @@ def _target(one: StartedProgram, strict: bool, or_exit: bool, desk: StaticContex
     assert one.raw is not None
     activates = sources and os.path.basename(path) == "activate"  # noqa: PTH119
     ends = or_exit if one.raw.then == "||" else strict and one.raw.then != "&&"
-    certain = (ends or (activates and one.raw.then not in ("||", "&&"))) and mounted(path)
+    certain = (ends or (activates and one.raw.then not in ("||", "&&"))) and is_mounted(path)
     certain = certain and (word.startswith("/") or Path(base).is_dir())  # else the `cd` before it failed
     what = "file" if sources else "directory"
     yield Finding(
@@ -79,12 +81,12 @@ def _target(one: StartedProgram, strict: bool, or_exit: bool, desk: StaticContex
         line=one.line,
         fix="remove the quotes: the shell leaves a quoted ~ as it is"
         if word.startswith("~/")
-        else f"correct the path{near_path(path)}",
+        else f"correct the path{suggest_path(path)}",
         category="incorrect_inputs",
     )
 
 
-def _before(one: StartedProgram, desk: StaticContext) -> str:
+def _find_directory_before(one: StartedProgram, desk: StaticContext) -> str:
     """The directory in which a command runs; of `cd` itself the one before it."""
     return one.before if one.words[0] in ("cd", "pushd") else one.cwd
 
@@ -93,13 +95,13 @@ def _before(one: StartedProgram, desk: StaticContext) -> str:
 _SET = re.compile(
     r"SLURM|CUDA|NCCL|OMP|PMI|LMOD|MODULE|XDG|SSH|LC_|LD_|BASH|TMP|SCRATCH|WORK|HOST|JOB|PBS|SGE|RANDOM|EUID"
 )
-_SHELL_OWN = words(
+_SHELL_OWN = split_word_table(
     """PWD OLDPWD HOME USER LOGNAME SHELL PATH UID PPID IFS SECONDS LINENO FUNCNAME PIPESTATUS REPLY OPTARG OPTIND LANG
     HOSTNAME OSTYPE MACHTYPE SHLVL PS1 DEBUG GPU_DEVICE_ORDINAL ROCR_VISIBLE_DEVICES MAIL TERM EPOCHSECONDS"""
 )
 
 
-def _unset(started: Sequence[StartedProgram], text: str, desk: StaticContext) -> Iterator[Finding]:
+def _check_unset_variables(started: Sequence[StartedProgram], text: str, desk: StaticContext) -> Iterator[Finding]:
     names = {one.words[0] for one in started if one.words}
     if names & {
         "module",

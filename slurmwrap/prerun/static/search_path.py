@@ -37,38 +37,38 @@ def search_of(path: str | None, conda: str | None = None) -> str:
     return f"{CONDA}{conda}:{known}" if conda and UNKNOWN not in conda else UNKNOWN
 
 
-def changed_by(
+def apply_search_path_change(
     words: Sequence[str], variables: MutableMapping[str, str | None], *, cwd: str | None, sure: bool
 ) -> None:
     """Takes what one command does to PATH and PYTHONPATH into `variables`."""
     name = words[0]
     if name in (".", "source") and len(words) > 1:
-        _sourced(words[1], variables, cwd, sure)
+        _apply_sourced(words[1], variables, cwd, sure)
     elif name in _CONDAS and words[1:2] == ["activate"]:
         chosen = words[2] if len(words) > 2 else "base"
-        _prefixed(variables, search_of(variables.get("PATH"), conda=chosen) if sure else UNKNOWN)
+        _prepend_path(variables, search_of(variables.get("PATH"), conda=chosen) if sure else UNKNOWN)
     elif name in ("module", "ml", "spack") and words[1:2] in (["list"], ["purge"], ["avail"], ["use"], ["help"]):
         if words[1] == "purge":
-            _prefixed(variables, UNKNOWN)
+            _prepend_path(variables, UNKNOWN)
     elif name in _LOADERS or (name in _CONDAS and words[1:2] == ["deactivate"]) or name == "deactivate":
-        _prefixed(variables, UNKNOWN)
+        _prepend_path(variables, UNKNOWN)
         if name not in _CONDAS and name != "deactivate":
             variables["PYTHONPATH"] = None
     elif name == "unset" and "PYTHONPATH" in words:
         variables["PYTHONPATH"] = ""
 
 
-def _sourced(path: str, variables: MutableMapping[str, str | None], cwd: str | None, sure: bool) -> None:
+def _apply_sourced(path: str, variables: MutableMapping[str, str | None], cwd: str | None, sure: bool) -> None:
     base = os.path.basename(path)  # noqa: PTH119
     if base == "activate" and UNKNOWN not in path and not isinstance(path, Guess) and (cwd or path.startswith("/")):
         home = os.path.normpath(os.path.join(cwd or "/", os.path.dirname(path)))  # noqa: PTH118, PTH120
-        _prefixed(variables, f"{home}:{search_of(variables.get('PATH'))}" if sure else UNKNOWN)
+        _prepend_path(variables, f"{home}:{search_of(variables.get('PATH'))}" if sure else UNKNOWN)
     elif base in _HARMLESS_SOURCES:
-        _prefixed(variables, UNKNOWN)
+        _prepend_path(variables, UNKNOWN)
     else:
-        _prefixed(variables, UNKNOWN)
+        _prepend_path(variables, UNKNOWN)
         variables["PYTHONPATH"] = None
 
 
-def _prefixed(variables: MutableMapping[str, str | None], path: str) -> None:
+def _prepend_path(variables: MutableMapping[str, str | None], path: str) -> None:
     variables["PATH"] = path

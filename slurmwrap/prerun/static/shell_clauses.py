@@ -66,7 +66,7 @@ class Target:
 Clause = tuple[int, tuple[RawWord, ...], str, bool, tuple[RawWord, ...], Heredoc | None, tuple[Target, ...]]
 
 
-def bare(word: RawWord) -> str | None:
+def get_bare_text(word: RawWord) -> str | None:
     """The text of a word that stands without quotes and holds nothing to expand."""
     return None if word.quoted else word.literal
 
@@ -88,10 +88,10 @@ class ClauseReader:
         words: list[RawWord] = []
         line, writes, begins = 1, False, True  # `begins`: nothing but reserved words yet
         while self.at < len(self.text):
-            if begins and self._skip_blanks() and (condition := self._condition()):
+            if begins and self._skip_blanks() and (condition := self._read_condition()):
                 line = line if words else condition[0].line
                 words, begins = words + condition, False
-            elif (operator := self._operator()) is not None:
+            elif (operator := self._read_operator()) is not None:
                 if operator == "(" and len(words) == 1 and self.text[self.at : self.at + 1] == ")":
                     operator, self.at = "()", self.at + 1
                 clause = (line, tuple(words), operator, writes, tuple(self.reads), self.heredoc, tuple(self.targets))
@@ -102,21 +102,21 @@ class ClauseReader:
                 writes = self._redirect(redirect) or writes
             else:
                 line = self.line if not words else line
-                word = self._word()
+                word = self._read_word()
                 words += [word] if word.parts else []
-                begins = begins and (not word.parts or bare(word) in RESERVED)
+                begins = begins and (not word.parts or get_bare_text(word) in RESERVED)
         return [*found, (line, tuple(words), "", writes, tuple(self.reads), self.heredoc, tuple(self.targets))]
 
-    def _condition(self) -> list[RawWord]:
+    def _read_condition(self) -> list[RawWord]:
         """The words of `[[ ... ]]` or `(( ... ))` that begins here, [] where none does."""
         if self.text.startswith("((", self.at):
-            return self._arithmetic()
+            return self._read_arithmetic()
         return self._test() if _TEST.match(self.text, self.at) else []
 
-    def _arithmetic(self) -> list[RawWord]:
+    def _read_arithmetic(self) -> list[RawWord]:
         """[] for a subshell within a subshell."""
         self.looks -= 1
-        end = _arithmetic_end(self.text[self.at : self.at + _ARITHMETIC]) if self.looks > 0 else 0
+        end = _find_arithmetic_end(self.text[self.at : self.at + _ARITHMETIC]) if self.looks > 0 else 0
         if not end:
             return []
         words = [RawWord(parts=parts, line=self.line) for parts in ((("text", "((", ""),), (("unknown", "", ""),))]
@@ -125,8 +125,8 @@ class ClauseReader:
         return words
 
     def _test(self) -> list[RawWord]:
-        words = [self._word()]
-        while self.at < len(self.text) and bare(words[-1]) != "]]":
+        words = [self._read_word()]
+        while self.at < len(self.text) and get_bare_text(words[-1]) != "]]":
             here = self.text[self.at]
             if here == ";":
                 break  # it never ends
@@ -134,7 +134,7 @@ class ClauseReader:
                 self.line += "\n" in self.text[self.at : self.at + 2] if here == "\\" else here == "\n"
                 self.at += 2 if here == "\\" else 1
             else:
-                word = self._word()
+                word = self._read_word()
                 words += [word] if word.parts else []
         return words
 
@@ -144,7 +144,7 @@ class ClauseReader:
             self.at += 1
         return True
 
-    def _operator(self) -> str | None:
+    def _read_operator(self) -> str | None:
         """Skips blanks and comments; the operator here, None when a word starts."""
         while self.at < len(self.text):
             here = self.text[self.at]
@@ -171,12 +171,12 @@ class ClauseReader:
         self.at = found.end()
         if found[1] in ("<", ">") and self.text[self.at : self.at + 1] == "(":  # process substitution
             self.at += 1
-            self._until_closed("(", ")")
+            self._skip_until_closed("(", ")")
             return False
         while self.text[self.at : self.at + 1] in (" ", "\t"):
             self.at += 1
         start = self.at
-        target = self._word()
+        target = self._read_word()
         if ">" in found[1] and target.parts:
             both = "&" if found[0].startswith("&") else ""
             self.targets.append(Target(operator=both + found[1].lstrip("&"), word=target, start=start, end=self.at))
@@ -203,19 +203,21 @@ class ClauseReader:
             here.body = "".join(f"{line}\n" for line in lines)
         self.heredocs = []
 
-    def _word(self) -> RawWord:
+    def _read_word(self) -> RawWord:
         parts: list[Part] = []
         quoted, glob, line = False, False, self.line
         while self.at < len(self.text) and self.text[self.at] not in " \t\r\n;&|()<>":
             here = self.text[self.at]
             if here in "'\"":
                 quoted = True
-                parts += self._quoted(here)
+                parts += self._read_quoted(here)
             elif here == "\\":
                 self._escape(parts)
             elif here in "$`":
-                parts.append(self._dollar())
-            elif here == "~" and not quoted and _begins_a_path(parts) and (tilde := _TILDE.match(self.text, self.at)):
+                parts.append(self._read_dollar())
+            elif (
+                here == "~" and not quoted and _is_path_beginning(parts) and (tilde := _TILDE.match(self.text, self.at))
+            ):
                 parts.append(("home", tilde[1], "") if tilde[1] else ("variable", "HOME", ""))
                 self.at = tilde.end()
             else:
@@ -227,9 +229,9 @@ class ClauseReader:
                 self.at += 1
                 if here == "=" and self.text[self.at : self.at + 1] == "(":  # an array
                     self.at += 1
-                    self._until_closed("(", ")")
+                    self._skip_until_closed("(", ")")
                     parts.append(("unknown", "", ""))
-        whole = _merged(parts) or ((("text", "", ""),) if quoted else ())
+        whole = _merge_parts(parts) or ((("text", "", ""),) if quoted else ())
         return RawWord(parts=whole, quoted=quoted, glob=glob, line=line)
 
     def _escape(self, parts: list[Part]) -> None:
@@ -240,13 +242,13 @@ class ClauseReader:
         else:
             parts.append(("text", following, ""))
 
-    def _quoted(self, quote: str) -> list[Part]:
+    def _read_quoted(self, quote: str) -> list[Part]:
         parts: list[Part] = []
         self.at += 1
         while self.at < len(self.text) and self.text[self.at] != quote:
             here = self.text[self.at]
             if quote == '"' and here in "$`":
-                parts.append(self._dollar())
+                parts.append(self._read_dollar())
                 continue
             if quote == '"' and here == "\\" and self.text[self.at + 1 : self.at + 2] in '"\\$`\n':
                 self._escape(parts)
@@ -257,24 +259,24 @@ class ClauseReader:
         self.at += 1
         return parts
 
-    def _dollar(self) -> Part:
+    def _read_dollar(self) -> Part:
         unknown: Part = ("unknown", "", "")
         if self.text[self.at] == "`":
             self.at += 1
-            self._until_closed("", "`")
+            self._skip_until_closed("", "`")
             return unknown
         self.at += 1
         following = self.text[self.at : self.at + 1]
         if following == "(":
             self.at += 1
             start = self.at
-            self._until_closed("(", ")")
+            self._skip_until_closed("(", ")")
             return ("unknown", self.text[start : self.at - 1][:200], "")
         if following == "{":
             self.at += 1
             start = self.at
-            self._until_closed("{", "}")
-            return _braced(self.text[start : self.at - 1])
+            self._skip_until_closed("{", "}")
+            return _parse_braced(self.text[start : self.at - 1])
         if name := _NAME.match(self.text, self.at):
             self.at = name.end()
             return ("variable", name[0], "")
@@ -283,7 +285,7 @@ class ClauseReader:
             return ("variable", following, "") if following not in "?$!-" else unknown
         return ("text", "$", "")
 
-    def _until_closed(self, opening: str, closing: str) -> None:
+    def _skip_until_closed(self, opening: str, closing: str) -> None:
         depth = 1
         while self.at < len(self.text) and depth:
             here = self.text[self.at]
@@ -297,12 +299,12 @@ class ClauseReader:
             self.at += 1
 
 
-def _braced(inside: str) -> Part:
+def _parse_braced(inside: str) -> Part:
     found = re.fullmatch(r"([A-Za-z_]\w*|\d+|@|\*)(?::?-([^$`\"'\\]*))?", inside)
     return ("variable", found[1], found[2] or "") if found else ("unknown", "", "")
 
 
-def _begins_a_path(parts: list[Part]) -> bool:
+def _is_path_beginning(parts: list[Part]) -> bool:
     """Whether the shell expands a tilde behind `parts`: at the beginning of a word, of an assigned value and behind its
     colons (bash(1), Tilde Expansion)."""
     text = "".join(value for kind, value, _ in parts if kind == "text")
@@ -310,7 +312,7 @@ def _begins_a_path(parts: list[Part]) -> bool:
     return not parts or (assigns and parts[-1][0] == "text" and text[-1] in "=:")
 
 
-def _merged(parts: list[Part]) -> tuple[Part, ...]:
+def _merge_parts(parts: list[Part]) -> tuple[Part, ...]:
     merged: list[Part] = []
     for part in parts:
         if part[0] == "text" and merged and merged[-1][0] == "text":
@@ -320,7 +322,7 @@ def _merged(parts: list[Part]) -> tuple[Part, ...]:
     return tuple(merged)
 
 
-def _arithmetic_end(text: str) -> int:
+def _find_arithmetic_end(text: str) -> int:
     """How long the `((...))` is with which `text` begins; 0 when it is none."""
     depth = 0
     for found in re.finditer(r"[()]", text):

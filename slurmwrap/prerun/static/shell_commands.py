@@ -15,11 +15,11 @@ from pathlib import Path
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.prerun.static.shell_parser import UNKNOWN
 from slurmwrap.prerun.static.started_program import StartedProgram
-from slurmwrap.prerun.static.static_context import StaticContext, head
-from slurmwrap.prerun.static.suggestions import is_slip, nearest
-from slurmwrap.prerun.static.word_tables import words
+from slurmwrap.prerun.static.static_context import StaticContext, read_head
+from slurmwrap.prerun.static.suggestions import find_nearest, is_slip
+from slurmwrap.prerun.static.word_tables import split_word_table
 
-_WELL_KNOWN = words(
+_WELL_KNOWN = split_word_table(
     """python python3 pip pip3 conda mamba module source export torchrun accelerate deepspeed srun sbatch mpirun
     mpiexec horovodrun echo printf mkdir rsync unzip chmod sleep hostname nvidia-smi scontrol squeue sacct
     singularity apptainer docker podman timeout unset ulimit cat head tail grep awk sed sort uniq tar gzip git
@@ -138,24 +138,24 @@ _CODES = (
 ).replace("SC1007 ", "").split()  # fmt: skip
 
 
-def command_findings(started: Sequence[StartedProgram], text: str, desk: StaticContext) -> Iterator[Finding]:
+def check_shell_commands(started: Sequence[StartedProgram], text: str, desk: StaticContext) -> Iterator[Finding]:
     """Findings of our own, and shellcheck's in other lines."""
-    found = [*_own(started, text, desk), *_misspelt_variables(started, text, desk)]
+    found = [*_check_own(started, text, desk), *_check_variables(started, text, desk)]
     yield from found
-    yield from _shellcheck(text, desk, {f.line for f in found})
+    yield from _run_shellcheck(text, desk, {f.line for f in found})
 
 
-def _own(started: Sequence[StartedProgram], text: str, desk: StaticContext) -> Iterator[Finding]:
-    functions: set[str] | None = set(_functions(text))  # None: any word may be one
+def _check_own(started: Sequence[StartedProgram], text: str, desk: StaticContext) -> Iterator[Finding]:
+    functions: set[str] | None = set(_list_functions(text))  # None: any word may be one
     for one in started:
         if one.raw is not None and one.words and not one.contained:
-            yield from _command(one, functions, desk)
+            yield from _check_command(one, functions, desk)
             if one.words[0] in (".", "source"):
-                brought = _brought(one)
+                brought = _list_sourced_functions(one)
                 functions = functions | brought if functions is not None and brought is not None else None
 
 
-def _brought(one: StartedProgram) -> set[str] | None:
+def _list_sourced_functions(one: StartedProgram) -> set[str] | None:
     """The functions of a sourced file, None when they are not known; an environment's own files bring none."""
     path = one.words[1] if len(one.words) > 1 else UNKNOWN
     if os.path.basename(path) in _ENVIRONMENTS:  # noqa: PTH119
@@ -163,11 +163,11 @@ def _brought(one: StartedProgram) -> set[str] | None:
     where = os.path.join(one.cwd, path)  # noqa: PTH118
     if UNKNOWN in path or not os.path.isfile(where):  # noqa: PTH113
         return None
-    text = head(Path(where)).decode("utf-8", "replace")
-    return None if re.search(r"^\s*(\.|source|eval)\s", text, re.M) else set(_functions(text))
+    text = read_head(Path(where)).decode("utf-8", "replace")
+    return None if re.search(r"^\s*(\.|source|eval)\s", text, re.M) else set(_list_functions(text))
 
 
-def sources_environment(one: StartedProgram) -> bool:
+def is_sourcing_environment(one: StartedProgram) -> bool:
     """`source .../activate`, `eval "$(conda shell.bash hook)"` and the like: they start nothing and make nothing."""
     if one.words[0] == "eval":
         said = [part[1] for word in one.raw.words[1:] for part in word.parts] if one.raw is not None else []
@@ -175,17 +175,17 @@ def sources_environment(one: StartedProgram) -> bool:
     return one.words[0] in (".", "source") and os.path.basename(" ".join(one.words[1:2])) in _ENVIRONMENTS  # noqa: PTH119
 
 
-def _functions(text: str) -> list[str]:
-    return [*re.findall(r"^\s*(?:function\s+)?([\w:.+-]+)\s*\(\s*\)", text, re.M), *_named(text)]
+def _list_functions(text: str) -> list[str]:
+    return [*re.findall(r"^\s*(?:function\s+)?([\w:.+-]+)\s*\(\s*\)", text, re.M), *_list_named(text)]
 
 
-def _named(text: str) -> list[str]:
+def _list_named(text: str) -> list[str]:
     """Functions without brackets, and aliases."""
     pairs = re.findall(r"^\s*function\s+([\w:.+-]+)|\balias\s+([\w-]+)=", text, re.M)
     return [name for pair in pairs for name in pair if name]
 
 
-def _command(one: StartedProgram, functions: set[str] | None, desk: StaticContext) -> Iterator[Finding]:
+def _check_command(one: StartedProgram, functions: set[str] | None, desk: StaticContext) -> Iterator[Finding]:
     name = one.words[0]
     if re.match(r"--?[A-Za-z]", name):
         if one.raw is not None and one.raw.then == "|":
@@ -193,44 +193,50 @@ def _command(one: StartedProgram, functions: set[str] | None, desk: StaticContex
         certain = one.sure and name.startswith("--") and UNKNOWN not in name  # nobody names a command like this
         message = f"{name.replace(UNKNOWN, '...')}: command not found: an option stands at the beginning of a command"
         fix = "the line before has to end with a backslash, and nothing behind it"
-        yield _finding(one, message, fix, desk, certain)
-    elif one.raw is not None and _assigns_to_value(one):
-        yield _finding(one, "an assignment begins with the name alone, without $", "remove the $", desk, False)
-    elif (bare := _first_literal(one)).startswith("[") and len(bare) > 1 and bare != "[[":
-        yield _finding(one, f"{bare}: command not found: a blank is missing behind [", f"[ {bare[1:]}", desk, False)
+        yield _make_finding(one, message, fix, desk, certain)
+    elif one.raw is not None and _is_assignment_to_value(one):
+        yield _make_finding(one, "an assignment begins with the name alone, without $", "remove the $", desk, False)
+    elif (bare := _get_first_literal(one)).startswith("[") and len(bare) > 1 and bare != "[[":
+        yield _make_finding(
+            one, f"{bare}: command not found: a blank is missing behind [", f"[ {bare[1:]}", desk, False
+        )
     elif UNKNOWN in name or (functions and name in functions) or name in _BUILTINS or "=" in name:
         return
-    elif len(one.words) > 1 and one.words[1] == "=" and not _installed(name, one, desk):
-        yield _finding(one, f"{name}: command not found: no blanks may stand around =", f"{name}=...", desk, one.sure)
-    elif name in _MAILERS and functions is not None and not _installed(name, one, desk):
+    elif len(one.words) > 1 and one.words[1] == "=" and not _is_installed(name, one, desk):
+        yield _make_finding(
+            one, f"{name}: command not found: no blanks may stand around =", f"{name}=...", desk, one.sure
+        )
+    elif name in _MAILERS and functions is not None and not _is_installed(name, one, desk):
         fix = "install it on the nodes, or let Slurm send it: --mail-type=END,FAIL --mail-user=..."
-        yield _finding(one, f"{name}: command not found on this machine", fix, desk, False)
-    elif functions is not None and "/" not in name and name not in _WELL_KNOWN and not _installed(name, one, desk):
-        near = nearest(name, _WELL_KNOWN, 0.79 if len(name) > 4 else 0.85)
+        yield _make_finding(one, f"{name}: command not found on this machine", fix, desk, False)
+    elif functions is not None and "/" not in name and name not in _WELL_KNOWN and not _is_installed(name, one, desk):
+        near = find_nearest(name, _WELL_KNOWN, 0.79 if len(name) > 4 else 0.85)
         if near:
             certain = one.sure and UNKNOWN not in one.search and near in _LAUNCHERS and is_slip(name, near)
-            yield _finding(one, f"{name}: command not found on this machine", f"did you mean {near}?", desk, certain)
+            yield _make_finding(
+                one, f"{name}: command not found on this machine", f"did you mean {near}?", desk, certain
+            )
 
 
-def _assigns_to_value(one: StartedProgram) -> bool:
+def _is_assignment_to_value(one: StartedProgram) -> bool:
     assert one.raw is not None
     parts = one.raw.words[0].parts if one.raw.words else ()
     whole = len(parts) > 1 and parts[0][0] == "variable" and parts[1][0] == "text" and parts[1][1].startswith("=")
     return whole and not one.raw.words[0].quoted
 
 
-def _first_literal(one: StartedProgram) -> str:
+def _get_first_literal(one: StartedProgram) -> str:
     assert one.raw is not None
     return (one.raw.words[0].literal or "") if one.raw.words and not one.raw.words[0].quoted else ""
 
 
-def _installed(name: str, one: StartedProgram, desk: StaticContext) -> bool:
+def _is_installed(name: str, one: StartedProgram, desk: StaticContext) -> bool:
     known = ":".join(p for p in one.search.split(":") if UNKNOWN not in p)
     paths = f"{known}:{desk.environ.get('PATH', '')}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
     return shutil.which(name, path=paths) is not None
 
 
-def _finding(one: StartedProgram, message: str, fix: str, desk: StaticContext, certain: bool) -> Finding:
+def _make_finding(one: StartedProgram, message: str, fix: str, desk: StaticContext, certain: bool) -> Finding:
     return Finding(
         severity=Severity.ERROR if certain else Severity.WARNING,
         message=message,
@@ -245,7 +251,7 @@ def _finding(one: StartedProgram, message: str, fix: str, desk: StaticContext, c
 _SET_ELSEWHERE = re.compile(r"SLURM|CUDA|NCCL|OMPI|PMI|CONDA|LMOD|MODULE|XDG|SSH|LC_|LD_|BASH|PWD|HOME|USER|TMP")
 
 
-def _misspelt_variables(started: Sequence[StartedProgram], text: str, desk: StaticContext) -> Iterator[Finding]:
+def _check_variables(started: Sequence[StartedProgram], text: str, desk: StaticContext) -> Iterator[Finding]:
     """`$LEARNIGN_RATE` where the script sets LEARNING_RATE and nobody sets the other."""
     names = set(re.findall(r"(?:^|[\s;(\"'`{])([A-Za-z_]\w*)\+?=", text, re.M))
     named = names | set(re.findall(r"\b(?:read|for|mapfile|readarray|getopts|unset)\b[^\n;|]*", text))
@@ -258,19 +264,19 @@ def _misspelt_variables(started: Sequence[StartedProgram], text: str, desk: Stat
                     continue
                 if _SET_ELSEWHERE.match(name) or re.search(rf"\b{name}\b", everything):
                     continue
-                near = nearest(name, (n for n in names if len(n) > 3 and _only_misspelt(n, name)), 0.85)
+                near = find_nearest(name, (n for n in names if len(n) > 3 and _is_only_misspelt(n, name)), 0.85)
                 if near and text.count(name) == 1:
                     told.add(name)
-                    yield _finding(one, f"${name} is set nowhere", f"did you mean ${near}?", desk, False)
+                    yield _make_finding(one, f"${name} is set nowhere", f"did you mean ${near}?", desk, False)
 
 
-def _only_misspelt(one: str, other: str) -> bool:
+def _is_only_misspelt(one: str, other: str) -> bool:
     """Not MODEL_1 and MODEL_2, nor NODE and NODES: those are two names."""
     plain = [re.sub(r"\d+", "", n).lower() for n in (one, other)]
     return plain[0] != plain[1] and not plain[0].startswith(plain[1]) and not plain[1].startswith(plain[0])
 
 
-def _shellcheck(text: str, desk: StaticContext, told: set[int]) -> Iterator[Finding]:
+def _run_shellcheck(text: str, desk: StaticContext, told: set[int]) -> Iterator[Finding]:
     """What shellcheck calls wrong, of the codes above; nothing where it is not installed or has no time."""
     if desk.left() < 0.4 or shutil.which("shellcheck", path=desk.environ.get("PATH")) is None or len(text) > 50_000:
         return

@@ -20,7 +20,7 @@ from slurmwrap.prerun.static.shell_clauses import (
     Part,
     RawWord,
     Target,
-    bare,
+    get_bare_text,
 )
 
 __all__ = [
@@ -30,9 +30,9 @@ __all__ = [
     "RawCommand",
     "RawWord",
     "Target",
-    "assignment",
-    "commands",
     "expand",
+    "parse_commands",
+    "split_shell_assignment",
 ]
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=")
@@ -64,7 +64,7 @@ class Guess(str):
     __slots__ = ()
 
 
-def commands(script: str) -> tuple[RawCommand, ...]:
+def parse_commands(script: str) -> tuple[RawCommand, ...]:
     """All simple commands of `script`, in order; what stands in functions, loops and branches is not `sure`."""
     state = _Nesting()
     found: list[RawCommand] = []
@@ -72,7 +72,7 @@ def commands(script: str) -> tuple[RawCommand, ...]:
     for line, raw, operator, writes, reads, heredoc, targets in ClauseReader(script).clauses():
         words = state.enter(raw, operator) or ((_NOTHING,) if targets else ())
         if words:
-            sure = state.sure and (after != "||") and (after != "&&" or bool(found and _goes_on(found[-1])))
+            sure = state.sure and (after != "||") and (after != "&&" or bool(found and _is_continued(found[-1])))
             found.append(
                 RawCommand(
                     words=words,
@@ -95,7 +95,7 @@ def commands(script: str) -> tuple[RawCommand, ...]:
 _TESTS = ("[", "[[", "((", "test", "grep", "command", "which", "type")
 
 
-def _goes_on(command: RawCommand) -> bool:
+def _is_continued(command: RawCommand) -> bool:
     # What follows `cd x &&` runs in every job worth checking; what follows a test may not.
     return command.sure and command.words[0].literal not in _TESTS
 
@@ -113,13 +113,13 @@ class _Nesting:
     def enter(self, words: tuple[RawWord, ...], operator: str) -> tuple[RawWord, ...]:
         """Strips reserved words; what is left is a simple command."""
         at = 0
-        while at < len(words) and (first := bare(words[at])) and (first in SKIPPED | OPENING or first == "}"):
+        while at < len(words) and (first := get_bare_text(words[at])) and (first in SKIPPED | OPENING or first == "}"):
             self.depth += (first in OPENING) - (first in CLOSING)
             self.cases += (first == "case") - (first == "esac")
             self.functions -= first == "}" and self.functions > 0
             at = len(words) if first in ("for", "case", "select") else at + 1
         words = words[at:]
-        if operator == "()" or (words and bare(words[0]) == "function"):
+        if operator == "()" or (words and get_bare_text(words[0]) == "function"):
             self.functions += 1
             return ()
         return () if operator == ")" and self.cases else words  # a pattern of `case`
@@ -138,7 +138,7 @@ def expand(word: RawWord, variables: Mapping[str, str | None], args: tuple[str, 
     `args` None: $1 and "$@" are not known."""
     if len(word.parts) == 1 and word.parts[0][:2] in (("variable", "@"), ("variable", "*")):
         return (UNKNOWN,) if args is None else args
-    pieces = [_piece(part, variables, args) for part in word.parts]
+    pieces = [_expand_part(part, variables, args) for part in word.parts]
     if word.glob:
         return (UNKNOWN,)
     text = "".join(UNKNOWN if piece is None else piece for piece in pieces)
@@ -148,7 +148,7 @@ def expand(word: RawWord, variables: Mapping[str, str | None], args: tuple[str, 
     return tuple(kind(part) for part in text.split())
 
 
-def assignment(word: RawWord) -> tuple[str, RawWord] | None:
+def split_shell_assignment(word: RawWord) -> tuple[str, RawWord] | None:
     """(name, value) of `NAME=value`; the value of `NAME+=value` is unknown."""
     if not word.parts or word.parts[0][0] != "text" or not (found := _ASSIGNMENT.match(word.parts[0][1])):
         return None
@@ -161,7 +161,7 @@ def assignment(word: RawWord) -> tuple[str, RawWord] | None:
 _DIRECTORY = r"""(?:(?:realpath|readlink\s+-[fe])\s+"?\$\{?(SLURM_SUBMIT_DIR|PWD)\}?"?|pwd(?:\s+-[LP])?)\s*"""
 
 
-def _home_of(user: str) -> str | None:
+def _find_home(user: str) -> str | None:
     import pwd  # here: few scripts name another user's home
 
     try:
@@ -170,7 +170,7 @@ def _home_of(user: str) -> str | None:
         return None
 
 
-def _piece(part: Part, variables: Mapping[str, str | None], args: tuple[str, ...] | None) -> str | None:
+def _expand_part(part: Part, variables: Mapping[str, str | None], args: tuple[str, ...] | None) -> str | None:
     kind, name, default = part
     if kind == "unknown":
         found = re.fullmatch(_DIRECTORY, name.strip())
@@ -178,7 +178,7 @@ def _piece(part: Part, variables: Mapping[str, str | None], args: tuple[str, ...
     if kind == "text":
         return name
     if kind == "home":
-        return _home_of(name)
+        return _find_home(name)
     if name == "0" or (args is None and (name.isdigit() or name in "#@*")):
         return None
     args = args or ()

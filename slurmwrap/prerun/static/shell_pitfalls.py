@@ -7,32 +7,32 @@ import re
 from collections.abc import Iterator
 
 from slurmwrap.model.finding import Finding, Severity
-from slurmwrap.prerun.static.shell_parser import RawCommand, commands
+from slurmwrap.prerun.static.shell_parser import RawCommand, parse_commands
 from slurmwrap.prerun.static.static_context import StaticContext
-from slurmwrap.prerun.static.suggestions import nearest
+from slurmwrap.prerun.static.suggestions import find_nearest
 
 _DIRECTIVE = re.compile(r"#SBATCH\s+-")
 _ALMOST = re.compile(r"\s*#([A-Za-z]{4,8}):?\s+--?[a-zA-Z]")
 
 
-def text_findings(text: str, desk: StaticContext) -> Iterator[Finding]:
+def check_script_text(text: str, desk: StaticContext) -> Iterator[Finding]:
     """One finding for each such line."""
-    found = commands(text)
-    inside = _quoted_lines(found)
+    found = parse_commands(text)
+    inside = _find_quoted_lines(found)
     lines = text.split("\n")
     first = min((c.line for c in found), default=len(lines) + 1)
     for number, line in enumerate(lines, 1):
         if number in inside:
             continue
         if number > first and _DIRECTIVE.match(line):
-            yield _late(number, first, desk)
+            yield _make_late_directive_finding(number, first, desk)
         elif number < first and (almost := _ALMOST.match(line)) and not _DIRECTIVE.match(line):
-            yield from _misspelt(number, line, almost[1], desk)
+            yield from _check_misspelt_directive(number, line, almost[1], desk)
         elif number >= first and not line.lstrip().startswith("#"):
-            yield from _odd_letters(number, line, lines, desk)
+            yield from _check_odd_letters(number, line, lines, desk)
 
 
-def _quoted_lines(found: tuple[RawCommand, ...]) -> frozenset[int]:
+def _find_quoted_lines(found: tuple[RawCommand, ...]) -> frozenset[int]:
     """Lines inside here-documents and behind the first of a quoted word of several lines."""
     inside: set[int] = set()
     for command in found:
@@ -44,7 +44,7 @@ def _quoted_lines(found: tuple[RawCommand, ...]) -> frozenset[int]:
     return frozenset(inside)
 
 
-def _late(number: int, first: int, desk: StaticContext) -> Finding:
+def _make_late_directive_finding(number: int, first: int, desk: StaticContext) -> Finding:
     return Finding(
         severity=Severity.WARNING,
         message=f"sbatch ignores this #SBATCH line: it stands behind the first command (line {first})",
@@ -54,10 +54,10 @@ def _late(number: int, first: int, desk: StaticContext) -> Finding:
     )
 
 
-def _misspelt(number: int, line: str, word: str, desk: StaticContext) -> Iterator[Finding]:
+def _check_misspelt_directive(number: int, line: str, word: str, desk: StaticContext) -> Iterator[Finding]:
     if word == "SBATCH" and line[0] in " \t":
         message = "sbatch takes this line for a comment: blanks stand before #SBATCH"
-    elif word not in ("SBATCH", "GSUB", "SLURM") and nearest(word.upper(), ("SBATCH",), 0.75):
+    elif word not in ("SBATCH", "GSUB", "SLURM") and find_nearest(word.upper(), ("SBATCH",), 0.75):
         message = f"sbatch takes #{word} for a comment"
     else:
         return
@@ -66,7 +66,7 @@ def _misspelt(number: int, line: str, word: str, desk: StaticContext) -> Iterato
     )
 
 
-def _odd_letters(number: int, line: str, lines: list[str], desk: StaticContext) -> Iterator[Finding]:
+def _check_odd_letters(number: int, line: str, lines: list[str], desk: StaticContext) -> Iterator[Finding]:
     if re.search(r"[^\\]\\[ \t]+$", line) and number < len(lines) and lines[number].strip() and "#" not in line:
         yield Finding(
             severity=Severity.WARNING,

@@ -12,7 +12,7 @@ from slurmwrap.prerun.static.static_context import StaticContext
 _SHELLS = ("bash", "sh", "dash", "ksh", "zsh")
 
 
-def shell_of(text: str) -> str | None:
+def find_shell(text: str) -> str | None:
     """The shell of the #! line, None when it is none we know."""
     words = text.partition("\n")[0].removeprefix("#!").split()
     words = [w for w in words if os.path.basename(w) != "env" and w != "-S"]  # noqa: PTH119
@@ -20,10 +20,10 @@ def shell_of(text: str) -> str | None:
     return name if name in _SHELLS else None
 
 
-def shell_syntax(content: bytes, shell: str, name: str, desk: StaticContext) -> Iterator[Finding]:
+def check_shell_syntax(content: bytes, shell: str, name: str, desk: StaticContext) -> Iterator[Finding]:
     """At most one finding: what the shell says first."""
     if b"\r\n" in content[: 1 << 20]:
-        yield dos_line_ends(content, name, refused=name == desk.script)
+        yield make_dos_line_end_finding(content, name, refused=name == desk.script)
         return
     if desk.left() <= 0.1:
         return
@@ -35,7 +35,7 @@ def shell_syntax(content: bytes, shell: str, name: str, desk: StaticContext) -> 
         return
     found = re.search(r"^\S*?: (?:line )?(\d+): (?:[Ss]yntax error: )?(.*)$", said, re.M)
     failed = answer.exit_code != 0
-    swallowed = None if failed else _indented_delimiter(said, content)
+    swallowed = None if failed else _find_indented_delimiter(said, content)
     if swallowed:
         yield Finding(
             severity=Severity.ERROR,
@@ -56,7 +56,7 @@ def shell_syntax(content: bytes, shell: str, name: str, desk: StaticContext) -> 
     )
 
 
-def _indented_delimiter(said: str, content: bytes) -> int:
+def _find_indented_delimiter(said: str, content: bytes) -> int:
     """The line on which a here-document that swallowed the rest of the script should have ended, or 0."""
     found = re.search(r"here-document at line (\d+) delimited by end-of-file \(wanted [`'](.+)'\)", said)
     if found is None:
@@ -66,7 +66,7 @@ def _indented_delimiter(said: str, content: bytes) -> int:
     return next((number for number, line in after if line.strip() == found[2]), 0)
 
 
-def dos_line_ends(content: bytes, name: str, *, refused: bool) -> Finding:
+def make_dos_line_end_finding(content: bytes, name: str, *, refused: bool) -> Finding:
     """sbatch refuses a batch script with DOS line ends; another script fails on the \\r at the end of each word."""
     return Finding(
         severity=Severity.ERROR if refused else Severity.WARNING,

@@ -1,7 +1,7 @@
 """What one command starts: turns its words into a Python entry point with its arguments, or into a shell script.
 
 The words are those that srun, mpirun, env, timeout, uv run, conda run, apptainer exec and the like leave
-(command_wrappers.py); torchrun, accelerate, deepspeed and `python -m` are read here. entry_points.py asks for each
+(command_wrappers.py); torchrun, accelerate, deepspeed and `python -m` are read here. list_entry_points.py asks for each
 command of a batch script. Pure but for a look at whether `python -m module` has its file.
 """
 
@@ -58,36 +58,36 @@ class StartedProgram:
     inner: bool = False  # it stands in another script, or in the text of `bash -c`
 
 
-def program(words: Sequence[str], cwd: str | None) -> EntryPoint | None:
+def parse_program(words: Sequence[str], cwd: str | None) -> EntryPoint | None:
     """The entry point that `words` start, with line 0; None when it is no Python and no shell script."""
     name = os.path.basename(words[0]) if words else UNKNOWN
     if UNKNOWN in name:
         return None
     if launched := slurmwrap_launch.launcher(list(words)):
-        return _launched(launched, words, cwd, "")
+        return _parse_launched(launched, words, cwd, "")
     if PYTHON.fullmatch(name):
-        return _python(words, cwd)
+        return _parse_python_call(words, cwd)
     if name in SHELLS:
         rest = skip(words[1:], frozenset({"-o", "-O", "--rcfile", "--init-file"}), 0)
         named = bool(rest) and not any(re.fullmatch(r"-\w*[cs]\w*", w) for w in words[1 : len(words) - len(rest)])
-        return of_file("shell", rest, cwd, words[0]) if named else None
+        return make_file_entry("shell", rest, cwd, words[0]) if named else None
     if name.endswith(".sh") and "/" in words[0]:
-        return of_file("shell", words, cwd, "")
-    return of_file("python", words, cwd, "") if name.endswith(".py") else None
+        return make_file_entry("shell", words, cwd, "")
+    return make_file_entry("python", words, cwd, "") if name.endswith(".py") else None
 
 
-def _python(words: Sequence[str], cwd: str | None) -> EntryPoint | None:
+def _parse_python_call(words: Sequence[str], cwd: str | None) -> EntryPoint | None:
     module = slurmwrap_launch.module_of(list(words))
     if module is None:
         rest = _skip_python_options(words[1:])
-        return of_file("python", rest, cwd, words[0]) if rest else None
+        return make_file_entry("python", rest, cwd, words[0]) if rest else None
     at = next(
         i for i, word in enumerate(words) if i and word.startswith("-") and not word.startswith("--") and "m" in word
     )
     argv = ["-m", *words[at + (1 if words[at].endswith(module) and words[at] != "-m" else 2) :]]
     if launched := slurmwrap_launch.launcher(argv, module):
-        return _launched(launched, argv, cwd, words[0])
-    return _module("module", [module, *argv[1:]], cwd, words[0])
+        return _parse_launched(launched, argv, cwd, words[0])
+    return _make_module_entry("module", [module, *argv[1:]], cwd, words[0])
 
 
 def _skip_python_options(words: Sequence[str]) -> list[str]:
@@ -101,7 +101,9 @@ def _skip_python_options(words: Sequence[str]) -> list[str]:
     return rest
 
 
-def _launched(launched: tuple[str, int], words: Sequence[str], cwd: str | None, interpreter: str) -> EntryPoint | None:
+def _parse_launched(
+    launched: tuple[str, int], words: Sequence[str], cwd: str | None, interpreter: str
+) -> EntryPoint | None:
     kind, first = launched
     options, rest = slurmwrap_launch.split(kind, list(words[first:]))
     names = {name for name, _ in options}
@@ -109,17 +111,17 @@ def _launched(launched: tuple[str, int], words: Sequence[str], cwd: str | None, 
         rest = rest[1:]  # `torchrun $OPTIONS train.py`
     if not rest or "no_python" in names:
         return None
-    return (_module if names & {"m", "module"} else of_file)(kind, rest, cwd, interpreter)
+    return (_make_module_entry if names & {"m", "module"} else make_file_entry)(kind, rest, cwd, interpreter)
 
 
-def of_file(kind: str, words: Sequence[str], cwd: str | None, interpreter: str) -> EntryPoint | None:
+def make_file_entry(kind: str, words: Sequence[str], cwd: str | None, interpreter: str) -> EntryPoint | None:
     if not words or UNKNOWN in words[0] or not words[0].strip():
         return None
-    path, certain = joined(cwd, words[0]), not isinstance(words[0], Guess)
+    path, certain = join_paths(cwd, words[0]), not isinstance(words[0], Guess)
     return EntryPoint(kind=kind, path=path, argv=tuple(words[1:]), line=0, certain=certain, interpreter=interpreter)
 
 
-def _module(kind: str, words: Sequence[str], cwd: str | None, interpreter: str) -> EntryPoint:
+def _make_module_entry(kind: str, words: Sequence[str], cwd: str | None, interpreter: str) -> EntryPoint:
     base = os.path.join(cwd or "/nonexistent", *words[0].split("."))
     tried = (f"{base}.py", f"{base}/__main__.py")
     path = next((p for p in tried if UNKNOWN not in p and os.path.isfile(p)), "")  # else an installed module
@@ -128,7 +130,7 @@ def _module(kind: str, words: Sequence[str], cwd: str | None, interpreter: str) 
     )
 
 
-def joined(cwd: str | None, path: str) -> str:
+def join_paths(cwd: str | None, path: str) -> str:
     if cwd is None and not path.startswith("/"):
         return ""
     return os.path.normpath(os.path.join(cwd or "/", path))

@@ -70,14 +70,14 @@ class StaticContext:
 
     def shared(self, path: str) -> bool:
         """The nodes see there what is seen here: not a node's own, nor on a file system that is not mounted here."""
-        return not path.startswith(self.node_local) and mounted(path)
+        return not path.startswith(self.node_local) and is_mounted(path)
 
     def source(self, path: str) -> PythonSource:
         """The Python file `path`, read and compiled once. Empty when it cannot be read."""
         from slurmwrap.prerun.static.python_source import read_source  # ast: not on the way of every gsub
 
         if path not in self.sources:
-            self.sources[path] = read_source(head(Path(path)), path)
+            self.sources[path] = read_source(read_head(Path(path)), path)
         return self.sources[path]
 
     def where(self, entry: EntryPoint) -> str:
@@ -85,7 +85,7 @@ class StaticContext:
         return entry.file or self.script
 
 
-def mounted(path: str) -> bool:
+def is_mounted(path: str) -> bool:
     """The top directory of an absolute path is here, or one that is spelt nearly so (then it is a slip of the pen)."""
     top = path.split("/")[1] if path.startswith("/") else ""
     if not top or Path("/", top).exists():
@@ -95,7 +95,7 @@ def mounted(path: str) -> bool:
     return any(is_slip(top, entry.name) for entry in Path("/").iterdir())
 
 
-def head(path: Path) -> bytes:
+def read_head(path: Path) -> bytes:
     """The file's content up to the cap; b"" when it cannot be read."""
     try:
         with path.open("rb") as stream:

@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from slurmwrap.model.finding import Finding, Severity
-from slurmwrap.prerun.static.entry_points import started
+from slurmwrap.prerun.static.entry_points import list_started_programs
 from slurmwrap.prerun.static.shell_parser import UNKNOWN
-from slurmwrap.prerun.static.shell_syntax import shell_of, shell_syntax
+from slurmwrap.prerun.static.shell_syntax import check_shell_syntax, find_shell
 from slurmwrap.prerun.static.started_program import EntryPoint, StartedProgram
-from slurmwrap.prerun.static.static_context import CommandRunner, StaticContext, head
+from slurmwrap.prerun.static.static_context import CommandRunner, StaticContext, read_head
 
 if TYPE_CHECKING:
     from slurmwrap.model.node import Snapshot
@@ -47,11 +47,11 @@ def check(
     deadline = time.monotonic() + BUDGET_S - _MARGIN_S
     name = request.script.path or request.script.name
     desk = StaticContext(script=name, run=run, environ=environ, node_local=node_local, deadline=deadline)
-    findings = list(_safely(_findings(request, desk, snapshot), desk))
+    findings = list(_guard_findings(_run_checks(request, desk, snapshot), desk))
     return tuple(sorted(dict.fromkeys(findings), key=lambda f: f.severity is not Severity.ERROR))
 
 
-def _safely(findings: Iterator[Finding], desk: StaticContext) -> Iterator[Finding]:
+def _guard_findings(findings: Iterator[Finding], desk: StaticContext) -> Iterator[Finding]:
     """As far as they come. A program deeper than our own Python goes (RecursionError), or a slip of ours, must not keep
     a job from being submitted: what was found until then is told."""
     try:
@@ -63,30 +63,32 @@ def _safely(findings: Iterator[Finding], desk: StaticContext) -> Iterator[Findin
         return
 
 
-def _findings(request: JobRequest, desk: StaticContext, snapshot: Snapshot | None) -> Iterator[Finding]:
+def _run_checks(request: JobRequest, desk: StaticContext, snapshot: Snapshot | None) -> Iterator[Finding]:
     text = request.script.content.decode("utf-8", "surrogateescape")  # as the file system spells names
-    shell = shell_of(text)
+    shell = find_shell(text)
     if shell:
-        yield from _safely(_of_shell(request, text, shell, desk), desk)
+        yield from _guard_findings(_check_shell_script(request, text, shell, desk), desk)
     elif re.match(r"#!\S*(/env\s+|/)python", text):
-        yield from _safely(_of_python(request, desk, text), desk)
-    yield from _of_request(request, desk, snapshot)
+        yield from _guard_findings(_check_python_script(request, desk, text), desk)
+    yield from _check_request(request, desk, snapshot)
 
 
-def _of_shell(request: JobRequest, text: str, shell: str, desk: StaticContext) -> Iterator[Finding]:
-    from slurmwrap.prerun.static.shell_pitfalls import text_findings
+def _check_shell_script(request: JobRequest, text: str, shell: str, desk: StaticContext) -> Iterator[Finding]:
+    from slurmwrap.prerun.static.shell_pitfalls import check_script_text
 
-    yield from shell_syntax(request.script.content, shell, desk.script, desk)
-    yield from _safely(text_findings(text, desk), desk)
-    commands = started(text, request.chdir, request.args, _passed(request, text, desk), read_script)
+    yield from check_shell_syntax(request.script.content, shell, desk.script, desk)
+    yield from _guard_findings(check_script_text(text, desk), desk)
+    commands = list_started_programs(
+        text, request.chdir, request.args, _list_known_variables(request, text, desk), read_script
+    )
     entries = tuple(one.entry for one in commands if one.entry)
-    for finding in _safely(_of_entries(entries, commands, desk), desk):
-        if not _looked_for(finding, text):
+    for finding in _guard_findings(_check_entries(entries, commands, desk), desk):
+        if not _is_looked_for(finding, text):
             yield finding
-    yield from _safely(_of_commands(request, commands, text, desk), desk)
+    yield from _guard_findings(_check_commands(request, commands, text, desk), desk)
 
 
-def _passed(request: JobRequest, text: str, desk: StaticContext) -> Mapping[str, str]:
+def _list_known_variables(request: JobRequest, text: str, desk: StaticContext) -> Mapping[str, str]:
     """What the script's first line knows. A login shell sets PATH anew, and so does an environment not handed on."""
     login = re.match(r"#!.*\s(-\w*l\w*|--login)\b", text.partition("\n")[0])
     anew = request.setting("get-user-env") is not None or (request.value("export") or "ALL").upper() == "NONE"
@@ -99,11 +101,11 @@ def read_script(path: str) -> str | None:
         return None
     from pathlib import Path
 
-    content = head(Path(path))
+    content = read_head(Path(path))
     return content.decode("utf-8", "surrogateescape") if 0 < len(content) <= _FOLLOWED else None
 
 
-def _looked_for(finding: Finding, text: str) -> bool:
+def _is_looked_for(finding: Finding, text: str) -> bool:
     """True for a missing program that the script itself looks for first (`[ -f x.py ] && python x.py`)."""
     if finding.severity is Severity.ERROR or ": no such file (" not in finding.message:
         return False
@@ -111,11 +113,11 @@ def _looked_for(finding: Finding, text: str) -> bool:
     return re.search(rf"(?:\s-[efrsx]|\bls)\s+\S*{name}", text) is not None
 
 
-def _of_entries(
+def _check_entries(
     entries: Sequence[EntryPoint], commands: Sequence[StartedProgram], desk: StaticContext
 ) -> Iterator[Finding]:
-    from slurmwrap.prerun.static.input_paths import path_findings
-    from slurmwrap.prerun.static.program_checks import program_findings
+    from slurmwrap.prerun.static.input_paths import find_missing_paths
+    from slurmwrap.prerun.static.program_checks import check_program
 
     seen: set[tuple[str, tuple[str, ...], str | None, str]] = set()
     for at, entry in enumerate(entries):
@@ -123,31 +125,31 @@ def _of_entries(
             continue
         seen.add(key)
         if entry.kind != "shell":
-            yield from _safely(program_findings(entry, desk), desk)
+            yield from _guard_findings(check_program(entry, desk), desk)
         elif entry.path:
-            yield from _of_script(entry, desk)
+            yield from _check_inner_script(entry, desk)
         named = frozenset(w for one in commands if one.entry is not entry for w in (*one.words, *one.reads))
-        yield from path_findings(entry, desk, named, after_others=at > 0)
+        yield from find_missing_paths(entry, desk, named, after_others=at > 0)
 
 
-def _of_script(entry: EntryPoint, desk: StaticContext) -> Iterator[Finding]:
+def _check_inner_script(entry: EntryPoint, desk: StaticContext) -> Iterator[Finding]:
     """A shell script that is started: it is there, and parses."""
     from pathlib import Path
 
-    from slurmwrap.prerun.static.program_checks import program_findings
+    from slurmwrap.prerun.static.program_checks import check_program
 
     path = Path(entry.path)
     if not path.is_file() or not os.access(path, os.R_OK):
-        yield from program_findings(entry, desk)
+        yield from check_program(entry, desk)
         return
-    content = head(path)
-    shell = shell_of(content.decode("utf-8", "replace")) or "sh"
-    yield from shell_syntax(content, shell, entry.path, desk)
+    content = read_head(path)
+    shell = find_shell(content.decode("utf-8", "replace")) or "sh"
+    yield from check_shell_syntax(content, shell, entry.path, desk)
 
 
-def _of_python(request: JobRequest, desk: StaticContext, text: str) -> Iterator[Finding]:
+def _check_python_script(request: JobRequest, desk: StaticContext, text: str) -> Iterator[Finding]:
     """A batch script that is itself a Python program."""
-    from slurmwrap.prerun.static.program_checks import program_findings
+    from slurmwrap.prerun.static.program_checks import check_program
 
     words = text.partition("\n")[0].removeprefix("#!").split()
     words = words[1:] if os.path.basename(words[0]) == "env" else words  # noqa: PTH119
@@ -161,43 +163,43 @@ def _of_python(request: JobRequest, desk: StaticContext, text: str) -> Iterator[
         cwd=request.chdir,
         code=text,
         code_line=1,
-        search=_passed(request, text, desk).get("PATH", UNKNOWN),
+        search=_list_known_variables(request, text, desk).get("PATH", UNKNOWN),
         modules=desk.environ.get("PYTHONPATH", ""),
         # slurmd runs a copy of the script from its own spool: what lies beside the script is not beside that copy
         whole=(words[0] if words else "python3",),
     )
-    yield from program_findings(entry, desk)
+    yield from check_program(entry, desk)
 
 
-def _of_commands(
+def _check_commands(
     request: JobRequest, commands: Sequence[StartedProgram], text: str, desk: StaticContext
 ) -> Iterator[Finding]:
-    from slurmwrap.prerun.static.background_programs import background_findings
+    from slurmwrap.prerun.static.background_programs import find_background_programs
     from slurmwrap.prerun.static.hidden_exit_codes import exit_code_findings
-    from slurmwrap.prerun.static.launcher_options import launcher_option_findings, mpi_findings
+    from slurmwrap.prerun.static.launcher_options import check_launcher_options, check_mpi_types
     from slurmwrap.prerun.static.launcher_tasks import launch_findings
-    from slurmwrap.prerun.static.loader_workers import worker_findings
-    from slurmwrap.prerun.static.requested_gpus import gpu_use_findings
-    from slurmwrap.prerun.static.script_environment import surrounding_findings
-    from slurmwrap.prerun.static.shell_commands import command_findings
-    from slurmwrap.prerun.static.write_targets import destination_findings
+    from slurmwrap.prerun.static.loader_workers import check_loader_workers
+    from slurmwrap.prerun.static.requested_gpus import check_gpu_use
+    from slurmwrap.prerun.static.script_environment import check_script_environment
+    from slurmwrap.prerun.static.shell_commands import check_shell_commands
+    from slurmwrap.prerun.static.write_targets import check_write_targets
 
-    yield from command_findings(commands, text, desk)
-    yield from surrounding_findings(commands, text, desk)
-    yield from _safely(destination_findings(commands, text, desk), desk)
-    yield from background_findings(commands, text, desk)
-    yield from launcher_option_findings(commands, desk)
+    yield from check_shell_commands(commands, text, desk)
+    yield from check_script_environment(commands, text, desk)
+    yield from _guard_findings(check_write_targets(commands, text, desk), desk)
+    yield from find_background_programs(commands, text, desk)
+    yield from check_launcher_options(commands, desk)
     yield from launch_findings(request, commands, desk)
     yield from exit_code_findings(text, commands, desk)
-    yield from gpu_use_findings(request, commands, text, desk)
-    yield from mpi_findings(commands, desk)
-    yield from worker_findings(request, commands, desk)
+    yield from check_gpu_use(request, commands, text, desk)
+    yield from check_mpi_types(commands, desk)
+    yield from check_loader_workers(request, commands, desk)
 
 
-def _of_request(request: JobRequest, desk: StaticContext, snapshot: Snapshot | None) -> Iterator[Finding]:
+def _check_request(request: JobRequest, desk: StaticContext, snapshot: Snapshot | None) -> Iterator[Finding]:
     from slurmwrap.prerun.static.impossible_requests import request_findings
-    from slurmwrap.prerun.static.output_directories import output_findings
+    from slurmwrap.prerun.static.output_directories import check_output_directories
 
-    yield from output_findings(request, desk)
+    yield from check_output_directories(request, desk)
     if snapshot is not None:
         yield from request_findings(request, snapshot, desk.script)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 _ENTRIES = 2000  # of a directory that are looked at
 
 
-def nearest(name: str, among: Iterable[str], cutoff: float = 0.6) -> str:
+def find_nearest(name: str, among: Iterable[str], cutoff: float = 0.6) -> str:
     """The one of `among` that is most like `name`, "" when none is."""
     from difflib import get_close_matches
 
@@ -26,7 +26,7 @@ def is_slip(one: str, other: str) -> bool:
     return a[1:] == b or a == b[1:] or (a[1:] == b[1:] and len(one) > 5) or (a[:2] == b[:2][::-1] and a[2:] == b[2:])
 
 
-def near_path(path: str) -> str:
+def suggest_path(path: str) -> str:
     """`; did you mean ...?` when a file of nearly this name is in the same directory or one beside it."""
     from pathlib import Path
 
@@ -35,15 +35,15 @@ def near_path(path: str) -> str:
         beside = [p for p in (parent, parent.parent) if p.is_dir()]
         with os.scandir(beside[0]) if beside[:1] == [parent] else _nothing() as entries:
             here = [entry.name for _, entry in zip(range(_ENTRIES), entries, strict=False)]
-        below = [str(p) for folder in beside for p in sorted(folder.glob(f"*/{_plain(wanted.name)}"))[:3]]
+        below = [str(p) for folder in beside for p in sorted(folder.glob(f"*/{_escape_glob(wanted.name)}"))[:3]]
     except (OSError, ValueError):
         return ""
-    name = nearest(wanted.name, here)
+    name = find_nearest(wanted.name, here)
     found = below[0] if below else str(parent / name) if name else ""
     return f"; did you mean {found}?" if found else ""
 
 
-def _plain(name: str) -> str:
+def _escape_glob(name: str) -> str:
     import glob
 
     return glob.escape(name)

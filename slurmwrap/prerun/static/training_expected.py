@@ -15,15 +15,15 @@ from pathlib import Path
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.prerun.code_fingerprint import ProgramCode, program_of
 from slurmwrap.prerun.static.command_wrappers import PYTHON
-from slurmwrap.prerun.static.entry_points import started
+from slurmwrap.prerun.static.entry_points import list_started_programs
 from slurmwrap.prerun.static.shell_parser import UNKNOWN
-from slurmwrap.prerun.static.started_program import EntryPoint, program
+from slurmwrap.prerun.static.started_program import EntryPoint, parse_program
 from slurmwrap.prerun.verdict import traceback_sources
 
 _READ_S = 5.0  # for one program: a slow file server may not decide
 
 
-def _words(text: str) -> frozenset[str]:
+def _split_words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
@@ -45,13 +45,13 @@ _SAYS_TRAIN = re.compile(
 _EVALUATES = re.compile(
     r"(?:^|[_-])(?:eval\w*|infer\w*|predict\w*|generat\w*|serve\w*|server|chat\w*|embed\w*)(?:[_-]|$)", re.IGNORECASE
 )
-_FLAGS = _words(
+_FLAGS = _split_words(
     """--eval --evaluate --eval-only --eval_only --evaluate-only --test-only --test_only --do_eval --do_predict
     --inference --infer --predict --generate"""
 )
 _MODES = re.compile(r"eval(?:uate|uation)?|infer(?:ence)?|predict|generate|serve|validate", re.IGNORECASE)
 # Packages whose training is counted, or may be: a program with words of training in it is waited for.
-_FRAMEWORKS = _words(
+_FRAMEWORKS = _split_words(
     """torch tensorflow keras tf_keras jax flax optax haiku equinox lightning pytorch_lightning fabric transformers
     accelerate deepspeed megatron fastai paddle mindspore mxnet trl peft diffusers sentence_transformers timm
     torchvision torchaudio torchtext torch_geometric torchrl stable_baselines3 ultralytics"""
@@ -59,7 +59,7 @@ _FRAMEWORKS = _words(
 _UNCOUNTED = frozenset(("jax", "flax", "tensorflow", "keras", "tf_keras", "optax", "haiku", "equinox"))
 _DISTRIBUTED = re.compile(rb"torch\.distributed|init_process_group|Accelerator\(|init_inference|\bray\b|mpi4py")
 # Packages in which no training hides behind a call that has no word of training.
-_PLAIN = _words(
+_PLAIN = _split_words(
     """numpy scipy pandas polars pyarrow h5py zarr sklearn skimage PIL cv2 imageio matplotlib seaborn plotly tqdm rich
     yaml toml tomli click typer fire absl tensorboard tensorboardX wandb mlflow requests httpx aiohttp
     urllib3 certifi boto3 s3fs fsspec huggingface_hub datasets tokenizers safetensors sentencepiece tiktoken nltk spacy
@@ -80,11 +80,11 @@ class Expectation:
         self.uncounted = False  # it imports a framework whose steps are no optimizer's of torch
         self.distributed = False  # its processes may talk to each other: a port that is open is no server's
         self.may_train = _is_python(script)
-        commands = () if self.may_train else started(script, chdir, args, environ, traceback_sources.read)
+        commands = () if self.may_train else list_started_programs(script, chdir, args, environ, traceback_sources.read)
         for one in commands:
             entry = one.entry
             if entry is not None and entry.kind != "shell":
-                self.may_train |= self._expects(entry)
+                self.may_train |= self._is_training_expected(entry)
             elif entry is None and one.words:
                 said = one.words
                 hidden = any(UNKNOWN in w for w in said) and any(w.endswith(".py") or w == "-m" for w in said)
@@ -95,39 +95,39 @@ class Expectation:
         words = tuple(cmdline)
         if self.may_train or not words or not PYTHON.fullmatch(Path(words[0]).name):
             return
-        if (entry := program(words, cwd)) is not None:
-            self.may_train |= self._expects(replace(entry, cwd=cwd))
+        if (entry := parse_program(words, cwd)) is not None:
+            self.may_train |= self._is_training_expected(replace(entry, cwd=cwd))
         elif "-c" in words[1:] and not any("multiprocessing" in word or "resource_tracker" in word for word in words):
             code = "".join(words[words.index("-c") + 1 :][:1]).encode("utf-8", "replace")
-            self.may_train |= self._trains(program_of("", cwd, self._search, text=code, seconds=_READ_S))
+            self.may_train |= self._is_training(program_of("", cwd, self._search, text=code, seconds=_READ_S))
 
-    def _expects(self, entry: EntryPoint) -> bool:
+    def _is_training_expected(self, entry: EntryPoint) -> bool:
         key = (entry.path, entry.module, entry.code or "", *entry.argv)
         if key not in self._known:
-            self._known[key] = self._reads(entry)
+            self._known[key] = self._is_training_by_text(entry)
         return self._known[key]
 
-    def _reads(self, entry: EntryPoint) -> bool:
+    def _is_training_by_text(self, entry: EntryPoint) -> bool:
         self.distributed |= entry.kind in ("torchrun", "accelerate", "deepspeed")
         says = bool(_SAYS_TRAIN.search(" ".join((Path(entry.path).name, entry.module, *entry.argv))))
         if any(place in entry.path for place in _INSTALLED):
             return says
-        if evaluates(entry.module.rpartition(".")[2] or entry.path, entry.argv):
+        if is_evaluating(entry.module.rpartition(".")[2] or entry.path, entry.argv):
             return False
         search = self._search if UNKNOWN in entry.modules else f"{entry.modules}:{self._search}"
         path, cwd = entry.path, entry.cwd
         if entry.module:
             top = entry.module.partition(".")[0]
-            path = _file_of(entry.module, search)
+            path = _find_module_file(entry.module, search)
             if not path:
                 return says or top not in sys.stdlib_module_names | _PLAIN
-            cwd = _above(path, entry.module)
+            cwd = _get_outermost_folder(path, entry.module)
         text = entry.code.encode("utf-8", "replace") if entry.code is not None else None
         if text is None and (not path or UNKNOWN in path):
             return True
-        return self._trains(program_of(path, cwd, search, text=text, seconds=_READ_S), says=says)
+        return self._is_training(program_of(path, cwd, search, text=text, seconds=_READ_S), says=says)
 
-    def _trains(self, read: ProgramCode, *, says: bool = False) -> bool:
+    def _is_training(self, read: ProgramCode, *, says: bool = False) -> bool:
         """`says`: its command line speaks of training."""
         code = _COMMENT.sub(b"", read.code)
         self.uncounted |= bool(read.imports & _UNCOUNTED)
@@ -138,19 +138,19 @@ class Expectation:
         return bool(read.imports & _FRAMEWORKS) and (says or bool(_TRAINS.search(code)))
 
 
-def _file_of(module: str, search: str) -> str:
+def _find_module_file(module: str, search: str) -> str:
     """The file of `python -m module` below one of the folders of PYTHONPATH; "" where there is none."""
     tried = (str(Path(place, *module.split("."))) for place in search.split(":") if place)
     files = (file for base in tried for file in (f"{base}.py", f"{base}/__main__.py"))
     return next((file for file in files if UNKNOWN not in file and Path(file).is_file()), "")
 
 
-def _above(path: str, module: str) -> str:
+def _get_outermost_folder(path: str, module: str) -> str:
     """The folder that holds the module's outermost package."""
     return path.removesuffix("/__main__.py").removesuffix(".py").removesuffix("/" + module.replace(".", "/"))
 
 
-def evaluates(path: str, argv: Sequence[str]) -> bool:
+def is_evaluating(path: str, argv: Sequence[str]) -> bool:
     """Whether a command line says that the program only evaluates, predicts, generates or serves."""
     name = Path(path).name.removesuffix(".py")
     if _SAYS_TRAIN.search(" ".join((name, *argv))):

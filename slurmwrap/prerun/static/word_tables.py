@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 
-def words(text: str) -> frozenset[str]:
+def split_word_table(text: str) -> frozenset[str]:
     """The blank-separated words of `text`."""
     return frozenset(text.split())

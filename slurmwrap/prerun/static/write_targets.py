@@ -12,11 +12,11 @@ from pathlib import Path
 
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.prerun.isolation.file_effects import split
-from slurmwrap.prerun.static.script_environment import may_make, stops_at_failure
-from slurmwrap.prerun.static.shell_commands import sources_environment
+from slurmwrap.prerun.static.script_environment import is_stopped_by_failure, may_make
+from slurmwrap.prerun.static.shell_commands import is_sourcing_environment
 from slurmwrap.prerun.static.shell_parser import UNKNOWN, Guess
 from slurmwrap.prerun.static.started_program import StartedProgram
-from slurmwrap.prerun.static.static_context import StaticContext, mounted
+from slurmwrap.prerun.static.static_context import StaticContext, is_mounted
 
 # Copying commands: their last word is written to, or is a directory that must be there.
 _INTO = ("cp", "mv", "ln")
@@ -27,9 +27,9 @@ _MAKES_PLACES = re.compile(
 )
 
 
-def destination_findings(started: Sequence[StartedProgram], text: str, desk: StaticContext) -> Iterator[Finding]:
+def check_write_targets(started: Sequence[StartedProgram], text: str, desk: StaticContext) -> Iterator[Finding]:
     """One finding for each directory that is not there when a command writes into it."""
-    strict = stops_at_failure(text)
+    strict = is_stopped_by_failure(text)
     made: list[str] = []  # below these, and on the way to them, directories may have been made
     last = max((at for at, one in enumerate(started) if one.raw is not None), default=-1)
     told: set[str] = set()
@@ -38,24 +38,24 @@ def destination_findings(started: Sequence[StartedProgram], text: str, desk: Sta
         if one.raw is None:
             return  # a script that it starts: what that makes is not followed
         if not one.raw.in_function:
-            for what, folder in _destinations(one):
-                path = _missing(folder, one.cwd, desk)
+            for what, folder in _list_destinations(one):
+                path = _find_missing_directory(folder, one.cwd, desk)
                 named = any(os.path.basename(path).encode() in code for code in programs)  # noqa: PTH119
                 if path and path not in told and not named and not any(_is_near(path, m) for m in made):
                     told.add(path)
-                    yield _finding(one, what, path, desk, ends=(strict or at == last) and not programs)
+                    yield _make_finding(one, what, path, desk, ends=(strict or at == last) and not programs)
         if one.words[:1] == ("mkdir",):
             made += [os.path.join(one.cwd, word.partition(UNKNOWN)[0]) for word in one.words[1:]]  # noqa: PTH118
         elif one.entry is not None:
-            code = _code(one, desk)
+            code = _read_code(one, desk)
             if code is None or _MAKES_PLACES.search(code):
                 return
             programs.append(code)
-        elif may_make(one) or (one.words[:1] in (("source",), (".",), ("eval",)) and not sources_environment(one)):
+        elif may_make(one) or (one.words[:1] in (("source",), (".",), ("eval",)) and not is_sourcing_environment(one)):
             return
 
 
-def _destinations(one: StartedProgram) -> Iterator[tuple[str, str]]:
+def _list_destinations(one: StartedProgram) -> Iterator[tuple[str, str]]:
     """(what writes there, the directory that must be there) as the script names it."""
     for target in one.targets:
         if not isinstance(target, Guess):
@@ -73,12 +73,12 @@ def _destinations(one: StartedProgram) -> Iterator[tuple[str, str]]:
         yield f"{name} ... {rest[-1]}", folder
 
 
-def _missing(folder: str, cwd: str, desk: StaticContext) -> str:
+def _find_missing_directory(folder: str, cwd: str, desk: StaticContext) -> str:
     """The absolute directory that is not there, "" where it is, or where that cannot be known."""
     if not folder or UNKNOWN in folder or not (cwd or folder.startswith("/")):
         return ""
     path = os.path.normpath(os.path.join(cwd, folder))  # noqa: PTH118
-    if path.startswith((*desk.node_local, "/etc/", "/usr/", "/opt/")) or not mounted(path):
+    if path.startswith((*desk.node_local, "/etc/", "/usr/", "/opt/")) or not is_mounted(path):
         return ""  # a node's own
     try:
         if Path(path).exists() or not (folder.startswith("/") or Path(cwd).is_dir()):
@@ -94,16 +94,16 @@ def _is_near(path: str, made: str) -> bool:
     return path.startswith(made.rstrip("/")) or os.path.normpath(made).startswith(f"{path}/") or not made
 
 
-def _code(one: StartedProgram, desk: StaticContext) -> bytes | None:
+def _read_code(one: StartedProgram, desk: StaticContext) -> bytes | None:
     """The text of a Python program of the user's own with the words that it is given; None where more may decide."""
-    from slurmwrap.prerun.static.program_text import own_text
+    from slurmwrap.prerun.static.program_text import read_own_text
 
     entry = one.entry
-    code = own_text(entry, desk) if entry is not None and entry.kind in ("python", "module") else None
+    code = read_own_text(entry, desk) if entry is not None and entry.kind in ("python", "module") else None
     return None if code is None else code + os.fsencode(" ".join(one.words))
 
 
-def _finding(one: StartedProgram, what: str, path: str, desk: StaticContext, *, ends: bool) -> Finding:
+def _make_finding(one: StartedProgram, what: str, path: str, desk: StaticContext, *, ends: bool) -> Finding:
     assert one.raw is not None
     certain = one.sure and ends and one.raw.then not in ("||", "&&", "&", "|", "|&") and not one.raw.feeds
     shown = what.replace(UNKNOWN, "...")

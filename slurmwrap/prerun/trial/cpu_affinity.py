@@ -22,7 +22,7 @@ _SPAWNED = ("multiprocessing.spawn", "multiprocessing.forkserver")
 _NVIDIA, _DISPLAYS = "0x10de", ("0x0300", "0x0302")  # PCI vendor; VGA and 3D controllers
 
 
-def cores(allowed: Collection[int], siblings: Mapping[int, frozenset[int]], near: Collection[int] = ()) -> Masks:
+def list_cores(allowed: Collection[int], siblings: Mapping[int, frozenset[int]], near: Collection[int] = ()) -> Masks:
     """The whole cores among `allowed`, those `near` the GPU first. `siblings`: CPU -> the hardware threads of its core.
 
     Of a core that is allowed in part only that part is taken.
@@ -34,7 +34,7 @@ def cores(allowed: Collection[int], siblings: Mapping[int, frozenset[int]], near
 Masks = tuple[frozenset[int], ...]
 
 
-def masks_by_cpus(cores: Masks, threads: int, slurm_cpus: int | None) -> dict[int, frozenset[int]]:
+def make_masks_by_cpus(cores: Masks, threads: int, slurm_cpus: int | None) -> dict[int, frozenset[int]]:
     """Slurm's number of CPUs -> the mask for so many, ascending, no more than the allocation has.
 
     Where Slurm counts cores although they have `threads` (CPUs=cores in slurm.conf), a core is one CPU. Where it
@@ -54,27 +54,31 @@ def masks_by_cpus(cores: Masks, threads: int, slurm_cpus: int | None) -> dict[in
     return found
 
 
-def own_cores(allowed: Collection[int], *, near: Collection[int] = (), root: Path = CPUS) -> tuple[Masks, int]:
+def list_own_cores(allowed: Collection[int], *, near: Collection[int] = (), root: Path = CPUS) -> tuple[Masks, int]:
     """(the cores of this machine among `allowed`, hardware threads per core)."""
-    siblings = {cpu: parse_list(_text(root / f"cpu{cpu}/topology/thread_siblings_list")) or {cpu} for cpu in allowed}
+    siblings = {
+        cpu: parse_list(_read_text(root / f"cpu{cpu}/topology/thread_siblings_list")) or {cpu} for cpu in allowed
+    }
     threads = max((len(core) for core in siblings.values()), default=1)
-    return cores(allowed, {cpu: frozenset(core) for cpu, core in siblings.items()}, near), threads
+    return list_cores(allowed, {cpu: frozenset(core) for cpu, core in siblings.items()}, near), threads
 
 
-def cpus_near_gpus(buses: Collection[str] = (), *, root: Path = PCI, cpus: Path = CPUS) -> frozenset[int]:
+def list_cpus_near_gpus(buses: Collection[str] = (), *, root: Path = PCI, cpus: Path = CPUS) -> frozenset[int]:
     """CPUs of the NUMA nodes of the GPUs at `buses` (of every NVIDIA GPU when () ); empty where nobody knows."""
     nodes = set()
-    for device in buses or _gpus(root):
+    for device in buses or _list_gpu_buses(root):
         with suppress(ValueError):
-            nodes.add(int(_text(root / device / "numa_node")))
-    lists = (_text(cpus.parent / f"node/node{node}/cpulist") for node in nodes if node >= 0)
+            nodes.add(int(_read_text(root / device / "numa_node")))
+    lists = (_read_text(cpus.parent / f"node/node{node}/cpulist") for node in nodes if node >= 0)
     return frozenset().union(*map(parse_list, lists))
 
 
-def _gpus(root: Path) -> list[str]:
+def _list_gpu_buses(root: Path) -> list[str]:
     with suppress(OSError):
         return [
-            d.name for d in root.iterdir() if _text(d / "vendor") == _NVIDIA and _text(d / "class")[:6] in _DISPLAYS
+            d.name
+            for d in root.iterdir()
+            if _read_text(d / "vendor") == _NVIDIA and _read_text(d / "class")[:6] in _DISPLAYS
         ]
     return []
 
@@ -99,7 +103,7 @@ class SeenProcess:
     argv: tuple[str, ...]
 
 
-def loader_workers(seen: Sequence[SeenProcess], trainers: Collection[int]) -> int:
+def count_loader_workers(seen: Sequence[SeenProcess], trainers: Collection[int]) -> int:
     """DataLoader's workers among `seen`. `trainers`: the processes that count steps.
 
     By the name that torch gives them; by older torch and others, what a trainer forked without exec (the same command
@@ -111,10 +115,10 @@ def loader_workers(seen: Sequence[SeenProcess], trainers: Collection[int]) -> in
     argv_of = {one.pid: one.argv for one in seen}
     known = [pid for pid in trainers if pid in argv_of]
     children = (one for one in seen if one.parent in known and one.pid not in known)
-    return sum(one.argv == argv_of[one.parent] or _spawned(one.argv) for one in children)
+    return sum(one.argv == argv_of[one.parent] or _is_spawned(one.argv) for one in children)
 
 
-def _spawned(argv: tuple[str, ...]) -> bool:
+def _is_spawned(argv: tuple[str, ...]) -> bool:
     return any(word in argument for argument in argv for word in _SPAWNED) and "--multiprocessing-fork" in argv
 
 
@@ -129,7 +133,7 @@ class AffinityLimiter:
     def hold(self, cpus: Collection[int]) -> None:
         """Sets the mask of every task, twice: a task that was born in between has its parent's old one."""
         for _ in range(2):
-            for pid, task in self._tasks():
+            for pid, task in self._list_tasks():
                 with suppress(OSError):  # ended, or not ours to set: `strays` sees that
                     if os.sched_getaffinity(task) != cpus or pid == task:
                         os.sched_setaffinity(task, cpus)
@@ -137,42 +141,44 @@ class AffinityLimiter:
     def strays(self, cpus: Collection[int]) -> bool:
         """True when a process, or a thread that works, has another mask than `cpus`."""
         mask = set(cpus)
-        for pid, task in self._tasks():
+        for pid, task in self._list_tasks():
             with suppress(OSError):
-                if os.sched_getaffinity(task) != mask and (pid == task or _busy(pid, task)):
+                if os.sched_getaffinity(task) != mask and (pid == task or _is_busy(pid, task)):
                     return True
         return False
 
     def workers(self) -> int:
         """DataLoader's workers that are there now."""
-        return loader_workers([one for p in self._processes() if (one := _seen(p)) is not None], self._trainers())
+        return count_loader_workers(
+            [one for p in self._processes() if (one := _look_at_process(p)) is not None], self._trainers()
+        )
 
-    def _tasks(self) -> Iterator[tuple[int, int]]:
+    def _list_tasks(self) -> Iterator[tuple[int, int]]:
         for process in self._processes():
             with suppress(OSError):
                 yield from ((process.pid, int(task.name)) for task in Path(f"/proc/{process.pid}/task").iterdir())
 
 
-def _seen(process: psutil.Process) -> SeenProcess | None:
+def _look_at_process(process: psutil.Process) -> SeenProcess | None:
     try:
         # psutil's name() is completed from the command line; the kernel's own is what torch sets
-        name = _text(Path(f"/proc/{process.pid}/comm"))
+        name = _read_text(Path(f"/proc/{process.pid}/comm"))
         return SeenProcess(pid=process.pid, parent=process.ppid(), name=name, argv=tuple(process.cmdline()))
     except psutil.Error:
         return None
 
 
-def _busy(pid: int, task: int) -> bool:
+def _is_busy(pid: int, task: int) -> bool:
     """proc_pid_stat(5): utime and stime are fields 14 and 15, starttime 22, all in clock ticks."""
-    fields = _text(Path(f"/proc/{pid}/task/{task}/stat")).rpartition(")")[2].split()
-    uptime = _text(Path("/proc/uptime")).split()
+    fields = _read_text(Path(f"/proc/{pid}/task/{task}/stat")).rpartition(")")[2].split()
+    uptime = _read_text(Path("/proc/uptime")).split()
     if len(fields) < 20 or not uptime:
         return False
     lived = float(uptime[0]) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") > BUSY * max(lived, 1.0)
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="ascii", errors="replace").strip()
     except OSError:

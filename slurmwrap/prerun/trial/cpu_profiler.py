@@ -77,7 +77,7 @@ class Profiled:
         return self.curve[-1].steps_per_s if self.curve else None
 
 
-def pace_for(seconds: float, sizes: int) -> MeasurementWindow:
+def make_measurement_window(seconds: float, sizes: int) -> MeasurementWindow:
     """The pace at which two rounds of a search among `sizes` points fit into `seconds`."""
     points = math.log2(max(sizes, 1)) + 2
     each = seconds / (2.2 * points) - SETTLE_S
@@ -125,7 +125,7 @@ class Profiler:
         self._end = ""
         self._sensitivity: dict[str, float] = {}
         self._until = self._start + (deadline - start) * (SWEEP_SHARE if stress else 1.0)
-        self._pace = pace or pace_for(self._until - start, len(masks))
+        self._pace = pace or make_measurement_window(self._until - start, len(masks))
         self._looks = self._run()
         next(self._looks)
 
@@ -158,22 +158,22 @@ class Profiler:
             yield from self._warm_up(look)
             if self._grip.strays(self._full):
                 raise _Ends("pinned")
-            yield from self._whole_sweep()
-            yield from self._contention()
+            yield from self._run_whole_sweep()
+            yield from self._measure_contention()
         except _Ends as ends:
             self._end = self._end or ends.why
         finally:
             self._grip.hold(self._full)
 
-    def _whole_sweep(self) -> _Looks:
+    def _run_whole_sweep(self) -> _Looks:
         """A search that had its answer when time was up lacks nothing but certainty, and its rounds tell that."""
         try:
-            yield from self._sweep()
+            yield from self._run_sweep()
         except _Ends as ends:
             curve = curve_of(self._rounds)
             if ends.why != "time" or not curve or next_cpus(curve, sorted(self._masks)) is not None:
                 raise
-        self._end = curve_end(curve_of(self._rounds), self._workers)
+        self._end = find_curve_end(curve_of(self._rounds), self._workers)
 
     def _warm_up(self, look: _Look) -> _Looks:
         seen = [look.reading]
@@ -183,40 +183,42 @@ class Profiler:
                 return
             seen.append(look.reading)
 
-    def _sweep(self) -> _Looks:
+    def _run_sweep(self) -> _Looks:
         """Down to the answer, the same points up again, then whatever is in doubt; and again when the answer moved."""
         sizes = sorted(self._masks)
         while True:
             curve = curve_of(self._rounds)
             if (cpus := next_cpus(curve, sizes)) is not None:
-                yield from self._point(cpus)
+                yield from self._measure_point(cpus)
             elif unsettled(self._rounds):
-                for again in self._in_opposite_order():
-                    yield from self._point(again)
+                for again in self._list_in_opposite_order():
+                    yield from self._measure_point(again)
             elif (cpus := gap(curve, sizes)) is not None:
-                yield from self._point(cpus)
+                yield from self._measure_point(cpus)
             else:
                 return
 
-    def _in_opposite_order(self) -> Sequence[int]:
+    def _list_in_opposite_order(self) -> Sequence[int]:
         """Points that want a round more, away from the end where the last one was measured."""
         ordered, last = sorted(self._rounds), next(reversed(self._rounds))
         return sorted(unsettled(self._rounds), reverse=2 * ordered.index(last) >= len(ordered))
 
-    def _point(self, cpus: int) -> _Looks:
-        rate, window = yield from self._speed(self._masks[cpus], self._until)
+    def _measure_point(self, cpus: int) -> _Looks:
+        rate, window = yield from self._measure_speed(self._masks[cpus], self._until)
         rounds = self._rounds.pop(cpus, [])  # the order of the dict is the order of measuring
         self._rounds[cpus] = [*rounds, rate]
         if cpus == max(self._masks) and self._window is None:
             self._window = window
 
-    def _speed(self, mask: frozenset[int], until: float) -> Generator[None, _Look, tuple[float, tuple[float, float]]]:
+    def _measure_speed(
+        self, mask: frozenset[int], until: float
+    ) -> Generator[None, _Look, tuple[float, tuple[float, float]]]:
         self._grip.hold(mask)
-        yield from self._settle(until)
+        yield from self._wait_for_settling(until)
         self._grip.hold(mask)  # who was born in between
         self._workers = max(self._workers, self._grip.workers())
         seen: list[StepReading] = []
-        while not self._enough(seen):
+        while not self._is_enough(seen):
             look = yield
             if look.now > until:
                 raise _Ends("time")
@@ -226,9 +228,9 @@ class Profiler:
                 seen.append(look.reading)
         if self._grip.strays(mask):
             raise _Ends("pinned")
-        return rate_of(seen, self._workers), (seen[0].last, seen[-1].last)
+        return compute_rate(seen, self._workers), (seen[0].last, seen[-1].last)
 
-    def _settle(self, until: float) -> _Looks:
+    def _wait_for_settling(self, until: float) -> _Looks:
         look = yield
         start, count = look.now, look.reading.count
         steps = 2 * self._workers * PREFETCH
@@ -239,7 +241,7 @@ class Profiler:
             if look.now > until:
                 raise _Ends("time")
 
-    def _enough(self, seen: Sequence[StepReading]) -> bool:
+    def _is_enough(self, seen: Sequence[StepReading]) -> bool:
         if len(seen) < 2:
             return False
         pace, seconds, steps = self._pace, seen[-1].last - seen[0].last, seen[-1].count - seen[0].count
@@ -249,22 +251,24 @@ class Profiler:
             or (seconds >= 2 * pace.cap_s and steps >= 3)
         )
 
-    def _contention(self) -> _Looks:
+    def _measure_contention(self) -> _Looks:
         for resource, stress in self._stress.items():
-            ours, theirs = stress_masks(resource, self._masks, least_cpus(curve_of(self._rounds)))
+            ours, theirs = split_stress_masks(resource, self._masks, least_cpus(curve_of(self._rounds)))
             if not theirs:
                 continue
-            yield from self._under(resource, stress, ours, theirs)
+            yield from self._measure_under_stress(resource, stress, ours, theirs)
 
-    def _under(self, resource: str, stress: Stress, ours: frozenset[int], theirs: frozenset[int]) -> _Looks:
-        before, _ = yield from self._speed(ours, self._deadline)
+    def _measure_under_stress(
+        self, resource: str, stress: Stress, ours: frozenset[int], theirs: frozenset[int]
+    ) -> _Looks:
+        before, _ = yield from self._measure_speed(ours, self._deadline)
         stressor = stress(theirs)
         try:
-            under, _ = yield from self._speed(ours, self._deadline)
+            under, _ = yield from self._measure_speed(ours, self._deadline)
         finally:
             stressor.stop()
-        after, _ = yield from self._speed(ours, self._deadline)
-        found = slow_down(before, under, after)
+        after, _ = yield from self._measure_speed(ours, self._deadline)
+        found = compute_slowdown(before, under, after)
         if found is not None:
             self._sensitivity[resource] = found
 
@@ -283,7 +287,7 @@ def is_warm(seen: Sequence[StepReading], steps: int) -> bool:
     return abs(late - early) < STEADY * early
 
 
-def rate_of(seen: Sequence[StepReading], workers: int) -> float:
+def compute_rate(seen: Sequence[StepReading], workers: int) -> float:
     """Steps per second over the readings, without pauses that are no training (a validation, a checkpoint).
 
     A loader with W workers gives W batches and then none for as long: only a gap far longer than that is a pause.
@@ -297,13 +301,13 @@ def rate_of(seen: Sequence[StepReading], workers: int) -> float:
     return steps / seconds if seconds > 0 else 0.0
 
 
-def curve_end(curve: Sequence[CurvePoint], workers: int) -> str:
+def find_curve_end(curve: Sequence[CurvePoint], workers: int) -> str:
     """Why a whole curve goes no further. More CPUs than the workers can use say nothing about more workers."""
     enough = least_cpus(curve)
     return "workers" if workers and enough and enough <= workers + 2 <= curve[-1].cpus else "allocation"
 
 
-def stress_masks(
+def split_stress_masks(
     resource: str, masks: Mapping[int, frozenset[int]], least: int | None
 ) -> tuple[frozenset[int], frozenset[int]]:
     """(the trial's CPUs, the stressor's). CPU time is contended on the same CPUs, everything else from other ones."""
@@ -315,7 +319,7 @@ def stress_masks(
     return (masks[ours], top - masks[ours]) if ours else (top, frozenset())
 
 
-def slow_down(before: float, under: float, after: float) -> float | None:
+def compute_slowdown(before: float, under: float, after: float) -> float | None:
     """How many times slower, at least 1; None when the speed moved by itself so much that it says nothing."""
     base = (before + after) / 2
     if under <= 0 or base <= 0:

@@ -22,17 +22,17 @@ def main(argv: list[str]) -> int:
         import pynvml
 
         pynvml.nvmlInit()
-        handles = chosen(pynvml, wanted)
-        _say({"buses": [_bus(pynvml, handle) for handle in handles]})
+        handles = select_gpus(pynvml, wanted)
+        _print_line({"buses": [_format_bus(pynvml, handle) for handle in handles]})
     except Exception:
         return 1
     while handles and os.getppid() == parent:
-        _say({"at": time.monotonic(), "gpus": [look(pynvml, handle) for handle in handles]})
+        _print_line({"at": time.monotonic(), "gpus": [look(pynvml, handle) for handle in handles]})
         time.sleep(pause)
     return 0
 
 
-def chosen(nvml: Any, wanted: str) -> list[Any]:
+def select_gpus(nvml: Any, wanted: str) -> list[Any]:
     """Handles of the GPUs in `wanted`. Where devices are confined NVML shows only the job's own: then all it shows.
 
     Slurm's numbers are device minors (gres.conf's /dev/nvidia3), which need not be NVML's order.
@@ -43,7 +43,7 @@ def chosen(nvml: Any, wanted: str) -> list[Any]:
         return handles
     found = []
     for handle in handles:
-        minor, uuid = _ask(nvml.nvmlDeviceGetMinorNumber, handle), _text(_ask(nvml.nvmlDeviceGetUUID, handle))
+        minor, uuid = _ask(nvml.nvmlDeviceGetMinorNumber, handle), _decode_text(_ask(nvml.nvmlDeviceGetUUID, handle))
         if str(minor) in names or any(name.startswith("GPU-") and uuid.startswith(name) for name in names):
             found.append(handle)
     return found or handles
@@ -72,17 +72,17 @@ def _ask(function: Callable[..., Any], *arguments: Any) -> Any:
         return None
 
 
-def _bus(nvml: Any, handle: Any) -> str:
+def _format_bus(nvml: Any, handle: Any) -> str:
     """As sysfs writes it: four digits of domain where NVML has eight."""
     info = _ask(nvml.nvmlDeviceGetPciInfo, handle)
-    return _text(getattr(info, "busId", ""))[-12:].lower()
+    return _decode_text(getattr(info, "busId", ""))[-12:].lower()
 
 
-def _text(value: Any) -> str:
+def _decode_text(value: Any) -> str:
     return value.decode("ascii", "replace") if isinstance(value, bytes) else str(value or "")
 
 
-def _say(plain: dict[str, Any]) -> None:
+def _print_line(plain: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(plain) + "\n")
     sys.stdout.flush()
 

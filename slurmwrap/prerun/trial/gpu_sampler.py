@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.prerun.trial.helper_process import HelperProcess, end, python
+from slurmwrap.prerun.trial.helper_process import HelperProcess, end, make_python_command
 
 CONTROL = Path("/dev/nvidiactl")
 PERIOD_S = 1.0
@@ -53,7 +53,9 @@ class GpuSampler:
         if control.exists():
             with suppress(OSError):
                 program = Path(__file__).with_name("gpu_child.py")
-                self._child = HelperProcess(python(str(program), gpus_of(environ), str(PERIOD_S), str(os.getpid())))
+                self._child = HelperProcess(
+                    make_python_command(str(program), find_job_gpus(environ), str(PERIOD_S), str(os.getpid()))
+                )
 
     def __enter__(self) -> GpuSampler:
         return self
@@ -82,7 +84,7 @@ class GpuSampler:
             self._child = None
 
 
-def gpus_of(environ: Mapping[str, str]) -> str:
+def find_job_gpus(environ: Mapping[str, str]) -> str:
     """The job's GPUs: by Slurm, else by what CUDA is told; "" for all."""
     return environ.get("SLURM_JOB_GPUS") or environ.get("SLURM_STEP_GPUS") or environ.get("CUDA_VISIBLE_DEVICES", "")
 
@@ -93,10 +95,10 @@ def use_between(samples: Iterable[GpuSample], first: float, last: float) -> Mean
     inside = [sample for sample in every if first <= sample.at <= last]
     held = [sample.mem_mib for sample in every if sample.mem_mib is not None]
     return MeanGpuUse(
-        util=_mean(sample.sm for sample in inside),
-        mem_util=_mean(sample.mem for sample in inside),
-        power_w=_mean(sample.power_w for sample in inside),
-        pcie_mib_per_s=_mean(sample.pcie_mib_per_s for sample in inside),
+        util=_compute_mean(sample.sm for sample in inside),
+        mem_util=_compute_mean(sample.mem for sample in inside),
+        power_w=_compute_mean(sample.power_w for sample in inside),
+        pcie_mib_per_s=_compute_mean(sample.pcie_mib_per_s for sample in inside),
         mem_peak_mib=int(max(held)) if held else None,
     )
 
@@ -104,19 +106,19 @@ def use_between(samples: Iterable[GpuSample], first: float, last: float) -> Mean
 def _sample(at: float, gpu: Mapping[str, Any]) -> GpuSample:
     return GpuSample(
         at=float(at),
-        sm=_scaled(gpu["sm"], 100),
-        mem=_scaled(gpu["mem"], 100),
-        mem_mib=_scaled(gpu["mib"], 1),
-        power_w=_scaled(gpu["w"], 1),
-        pcie_mib_per_s=_scaled(gpu["pcie"], 1024),
+        sm=_scale_value(gpu["sm"], 100),
+        mem=_scale_value(gpu["mem"], 100),
+        mem_mib=_scale_value(gpu["mib"], 1),
+        power_w=_scale_value(gpu["w"], 1),
+        pcie_mib_per_s=_scale_value(gpu["pcie"], 1024),
         pids=tuple(map(int, gpu.get("pids", ()))),
     )
 
 
-def _scaled(value: float | None, by: float) -> float | None:
+def _scale_value(value: float | None, by: float) -> float | None:
     return None if value is None else value / by
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
+def _compute_mean(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return round(sum(known) / len(known), 4) if known else None

@@ -56,7 +56,7 @@ class HelperProcess:
         return self._process.poll() is not None
 
 
-def python(*arguments: str) -> list[str]:
+def make_python_command(*arguments: str) -> list[str]:
     """Our own interpreter, deaf to the user's environment."""
     return [sys.executable, "-I", *arguments]
 

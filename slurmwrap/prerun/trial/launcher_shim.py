@@ -20,12 +20,12 @@ from slurmwrap.prerun.static.command_wrappers import is_program
 from slurmwrap.prerun.static.launcher_args import (
     MpiCall,
     SrunCall,
-    exported,
-    first_of_multi_prog,
-    one_task_srun,
+    count_srun_tasks_of_trial,
+    make_one_task_arguments,
+    parse_export,
     parse_mpirun,
     parse_srun,
-    trial_tasks,
+    read_first_of_multi_prog,
 )
 
 # How long the other tasks may go on when one has failed: they wait for it in a collective that never comes.
@@ -35,7 +35,7 @@ LINGER_S = 10.0
 _NOT_OURS = ("SLURM_STEP_ID", "SLURM_STEPID")
 
 
-def task_environment(task: int, tasks: int, node: str) -> dict[str, str]:
+def make_task_environment(task: int, tasks: int, node: str) -> dict[str, str]:
     """What srun gives to one of `tasks` tasks on one node (srun(1), OUTPUT ENVIRONMENT VARIABLES)."""
     return {
         **dict.fromkeys(("SLURM_PROCID", "SLURM_LOCALID"), str(task)),
@@ -78,32 +78,34 @@ def main(argv: Sequence[str]) -> NoReturn:
     name, shims, *arguments = argv
     environ = {k: v for k, v in os.environ.items() if k not in _NOT_OURS}
     if name == "srun":
-        _srun(arguments, shims, environ)
+        _run_srun(arguments, shims, environ)
     call = parse_mpirun(arguments, is_program)
     if not call.command:
-        _real(name, shims, arguments)
-    tasks = _mpi_tasks(call, environ)
+        _exec_real_program(name, shims, arguments)
+    tasks = _count_mpi_tasks(call, environ)
     if tasks > 1:
         here = ("-np", str(tasks), *(("-H", f"localhost:{tasks}") if name == "horovodrun" else ()))
-        os.environ.update({**_injected(environ), **_MPI_HERE, **dict(call.environment)})
+        os.environ.update({**_add_step_counter(environ), **_MPI_HERE, **dict(call.environment)})
         if call.chdir:
             os.chdir(call.chdir)
-        _real(name, shims, (*here, *call.command))
+        _exec_real_program(name, shims, (*here, *call.command))
     _start(call.command, {**environ, **RANK_0, **dict(call.environment)}, call.chdir)
 
 
-def _srun(arguments: Sequence[str], shims: str, environ: dict[str, str]) -> NoReturn:
+def _run_srun(arguments: Sequence[str], shims: str, environ: dict[str, str]) -> NoReturn:
     call = parse_srun(arguments)
     if not call.command or call.given("version") or call.given("help"):
-        _real("srun", shims, arguments)
+        _exec_real_program("srun", shims, arguments)
     if call.in_container:  # only srun's plugins can start it; the step ends with the pre-run's job
-        _real("srun", shims, one_task_srun(call, mount=environ["SLURMWRAP_TRIAL_DIR"]))
+        _exec_real_program("srun", shims, make_one_task_arguments(call, mount=environ["SLURMWRAP_TRIAL_DIR"]))
     node = environ.get("SLURMD_NODENAME") or environ.get("SLURM_JOB_NODELIST", "localhost")
-    command, chdir = _command(call), call.value("chdir")
-    own = exported(call.value("export"))
-    tasks = trial_tasks(call, per_node=_number("TRIAL_TASKS"), nodes=_number("JOB_NODES"), gpus=_number("TRIAL_GPUS"))
+    command, chdir = _get_command(call), call.value("chdir")
+    own = parse_export(call.value("export"))
+    tasks = count_srun_tasks_of_trial(
+        call, per_node=_parse_number("TRIAL_TASKS"), nodes=_parse_number("JOB_NODES"), gpus=_parse_number("TRIAL_GPUS")
+    )
     each = [
-        {**environ, **task_environment(task, tasks, node), **_share(task, tasks, call, environ), **own}
+        {**environ, **make_task_environment(task, tasks, node), **_share(task, tasks, call, environ), **own}
         for task in range(tasks)
     ]
     if tasks == 1:
@@ -111,22 +113,22 @@ def _srun(arguments: Sequence[str], shims: str, environ: dict[str, str]) -> NoRe
     sys.exit(_start_all(command, each, chdir))
 
 
-def _number(name: str) -> int:
+def _parse_number(name: str) -> int:
     text = os.environ.get(f"SLURMWRAP_{name}", "")
     return int(text) if text.isdigit() and int(text) else 1
 
 
-def _mpi_tasks(call: MpiCall, environ: Mapping[str, str]) -> int:
+def _count_mpi_tasks(call: MpiCall, environ: Mapping[str, str]) -> int:
     if call.processes is None:
-        return _number("TRIAL_TASKS")
-    return max(1, min(_number("TRIAL_GPUS"), -(-call.processes // _number("JOB_NODES"))))
+        return _parse_number("TRIAL_TASKS")
+    return max(1, min(_parse_number("TRIAL_GPUS"), -(-call.processes // _parse_number("JOB_NODES"))))
 
 
 def _share(task: int, tasks: int, call: SrunCall, environ: Mapping[str, str]) -> dict[str, str]:
     """A task's own GPUs, where srun would bind them: --gpus-per-task or --gpu-bind."""
     bound = any(call.given(name) for name in ("gpus-per-task", "gpu-bind")) or "SLURM_GPUS_PER_TASK" in environ
     visible = [device for device in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if device]
-    shares = {"SLURMWRAP_TRIAL_GPUS": str(max(1, _number("TRIAL_GPUS") // tasks))}
+    shares = {"SLURMWRAP_TRIAL_GPUS": str(max(1, _parse_number("TRIAL_GPUS") // tasks))}
     if tasks > 1 and bound and len(visible) >= tasks:
         each = len(visible) // tasks
         shares["CUDA_VISIBLE_DEVICES"] = ",".join(visible[task * each : (task + 1) * each])
@@ -160,14 +162,14 @@ def _exit_code(status: int) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _command(call: SrunCall) -> tuple[str, ...]:
+def _get_command(call: SrunCall) -> tuple[str, ...]:
     if not call.given("multi-prog"):
         return call.command
-    line = first_of_multi_prog(Path(call.command[0]).read_text(encoding="utf-8", errors="replace"))
+    line = read_first_of_multi_prog(Path(call.command[0]).read_text(encoding="utf-8", errors="replace"))
     return (*shlex.split(line or "true"), *call.command[1:])
 
 
-def _real(name: str, shims: str, arguments: Sequence[str]) -> NoReturn:
+def _exec_real_program(name: str, shims: str, arguments: Sequence[str]) -> NoReturn:
     folders = [f"{shims}/real", *(f for f in os.environ.get("PATH", os.defpath).split(":") if f != shims)]
     found = shutil.which(name, path=":".join((*folders, *_USUAL)))
     if found is None:
@@ -176,7 +178,7 @@ def _real(name: str, shims: str, arguments: Sequence[str]) -> NoReturn:
     os.execv(found, [name, *arguments])
 
 
-def _injected(environ: Mapping[str, str]) -> dict[str, str]:
+def _add_step_counter(environ: Mapping[str, str]) -> dict[str, str]:
     """With the step counter on PYTHONPATH and the shims on PATH, whatever the caller did to them."""
     inject, path = environ.get("SLURMWRAP_INJECT", ""), environ.get("PYTHONPATH", "")
     shims, programs = environ.get("SLURMWRAP_SHIMS", ""), environ.get("PATH", os.defpath)
@@ -189,7 +191,7 @@ def _injected(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _start(command: Sequence[str], environ: Mapping[str, str], chdir: str | None) -> NoReturn:
-    environ = _injected(environ)
+    environ = _add_step_counter(environ)
     try:
         if chdir:
             os.chdir(chdir)

@@ -18,7 +18,7 @@ from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.trial_result import StepReading
 from slurmwrap.prerun.static.command_wrappers import PYTHON
 from slurmwrap.prerun.static.training_expected import Expectation
-from slurmwrap.prerun.trial.step_files import marked
+from slurmwrap.prerun.trial.step_files import is_marked
 
 NO_PYTHON_S = 25.0  # nothing in such a program can be counted
 IDLE_S = 15.0  # so long nothing of the trial computes, reads or writes
@@ -55,18 +55,18 @@ class NoTrainingDetector:
 
     def look(self, now: float, processes: Sequence[psutil.Process]) -> None:
         """Takes in the trial's processes as they are."""
-        self._steps_come = self._steps_come or marked(self._step_dir, "optimizer")
+        self._steps_come = self._steps_come or is_marked(self._step_dir, "optimizer")
         if self._steps_come:
             return
         if now - self._ports_at >= _AS_SELDOM_S:
-            asked = not self._expectation.may_train or self._idle()  # who trains pays nothing for this
-            self._ports, self._ports_at = listening(processes) if asked else (), now
+            asked = not self._expectation.may_train or self._is_idle()  # who trains pays nothing for this
+            self._ports, self._ports_at = list_listening_ports(processes) if asked else (), now
             self._listens_since = (self._listens_since or now) if self._ports else None
         self.take(look_at(now, processes))
         for process in () if self._expectation.may_train else processes:
             with suppress(psutil.Error):
                 self._expectation.see(process.cmdline(), process.cwd())
-        if self._generates_since is None and marked(self._step_dir, "generate"):
+        if self._generates_since is None and is_marked(self._step_dir, "generate"):
             self._generates_since = now
 
     def take(self, look: ActivitySample) -> None:
@@ -79,26 +79,29 @@ class NoTrainingDetector:
         """Why no step is waited for any longer; "" while one may come."""
         if self._steps_come or not self._looks or reading.exact or reading.source == "backward":
             return ""
-        why = self._at_work(now, reading) if self._expectation.may_train else self._in_vain(now)
-        return "" if why and marked(self._step_dir, "optimizer") else why
+        why = (
+            self._find_reason_at_work(now, reading)
+            if self._expectation.may_train
+            else self._find_reason_without_training(now)
+        )
+        return "" if why and is_marked(self._step_dir, "optimizer") else why
 
-    def _in_vain(self, now: float) -> str:
+    def _find_reason_without_training(self, now: float) -> str:
         """Of a program in which nothing trains."""
         seconds = now - self._began
         python = any(look.python for look in self._looks)  # a loop of short programs has gaps
         serves = self._listens_since is not None and not self._expectation.distributed
         if serves and now - (self._listens_since or now) >= LISTENS_S:
-            return (
-                f"nothing in its code trains, and it listens on {_named(self._ports)}: a server waits for its clients"
-            )
+            ports = _format_ports(self._ports)
+            return f"nothing in its code trains, and it listens on {ports}: a server waits for its clients"
         if seconds >= min(NO_PYTHON_S, self._no_training_s) and not python:
-            return "it only sleeps" if self._idle() else "no Python is in it whose steps could be seen"
+            return "it only sleeps" if self._is_idle() else "no Python is in it whose steps could be seen"
         if seconds >= self._no_training_s:
-            torch = "torch is used without an optimizer, and " if marked(self._step_dir, "torch") else ""
+            torch = "torch is used without an optimizer, and " if is_marked(self._step_dir, "torch") else ""
             return f"{torch}nothing in its code trains"
         return ""
 
-    def _at_work(self, now: float, reading: StepReading) -> str:
+    def _find_reason_at_work(self, now: float, reading: StepReading) -> str:
         """The same of a program that may train: it is seen to do something else."""
         if (
             reading.source == "dataloader"
@@ -108,11 +111,11 @@ class NoTrainingDetector:
             return f"{reading.count} batches went through it without an optimizer: it evaluates"
         if self._generates_since is not None and now - self._generates_since >= AT_WORK_S:
             return f"it generated text for {now - self._generates_since:.0f} s without an optimizer"
-        if self._listens_since is not None and now - self._listens_since >= AT_WORK_S and self._idle():
-            return f"it listens on {_named(self._ports)} and does nothing else: a server waits for its clients"
+        if self._listens_since is not None and now - self._listens_since >= AT_WORK_S and self._is_idle():
+            return f"it listens on {_format_ports(self._ports)} and does nothing else: a server waits for its clients"
         return ""
 
-    def _idle(self) -> bool:
+    def _is_idle(self) -> bool:
         if not self._looks:
             return False
         first, last = self._looks[0], self._looks[-1]
@@ -140,7 +143,7 @@ def look_at(now: float, processes: Sequence[psutil.Process]) -> ActivitySample:
     return ActivitySample(at=now, cpu_s=cpu_s, io_bytes=io_bytes, python=python, blocked=blocked)
 
 
-def listening(processes: Sequence[psutil.Process]) -> tuple[int, ...]:
+def list_listening_ports(processes: Sequence[psutil.Process]) -> tuple[int, ...]:
     """TCP ports on which the processes accept connections."""
     found: set[int] = set()
     for process in processes:
@@ -152,5 +155,5 @@ def listening(processes: Sequence[psutil.Process]) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _named(ports: Sequence[int]) -> str:
+def _format_ports(ports: Sequence[int]) -> str:
     return f"port{'s' if len(ports) > 1 else ''} {', '.join(map(str, ports[:3]))}"

@@ -84,7 +84,7 @@ class TextProgress:
     @property
     def best(self) -> tuple[str, Series] | None:
         """(format, series) of the one that grew most among those that are training; None without any."""
-        counted = [(name.split("\0")[0], one) for name, one in self.series.items() if self._trains(name)]
+        counted = [(name.split("\0")[0], one) for name, one in self.series.items() if self._is_training(name)]
         return max(counted, key=lambda item: item[1].steps, default=None)
 
     @property
@@ -92,7 +92,7 @@ class TextProgress:
         """Training steps that the output shows, at least; 0 when it shows none."""
         return self.best[1].steps if self.best else 0
 
-    def _trains(self, name: str) -> bool:
+    def _is_training(self, name: str) -> bool:
         return self.has_loss or not name.endswith("\0?")
 
 
@@ -102,35 +102,35 @@ def read(output: bytes, before: TextProgress | None = None) -> TextProgress:
     *lines, rest = _LINE_ENDS.split(before.rest + output)
     found = before
     for line in lines:
-        found = _with_line(found, _plain(line))
+        found = _add_line(found, _decode_line(line))
     # A bar is not ended before its next state: what it shows now counts, and is read again when it is whole.
     return replace(found, rest=rest[:LONGEST])
 
 
-def ended(progress: TextProgress) -> TextProgress:
+def end_progress(progress: TextProgress) -> TextProgress:
     """With the last line, that no line end follows."""
-    return _with_line(replace(progress, rest=b""), _plain(progress.rest))
+    return _add_line(replace(progress, rest=b""), _decode_line(progress.rest))
 
 
-def _plain(line: bytes) -> str:
+def _decode_line(line: bytes) -> str:
     return _ESCAPES.sub(b"", line[:LONGEST]).decode("utf-8", "replace").rstrip()
 
 
-def _with_line(before: TextProgress, line: str) -> TextProgress:
+def _add_line(before: TextProgress, line: str) -> TextProgress:
     if not line:
         return before
     now = replace(before, has_loss=before.has_loss or bool(_LOSS.search(line)))
     if re.match(r" *Epoch \d+/\d+$", line):
         now = replace(now, in_epoch=True)
     if _HF_LOG.match(line):
-        return _grown(now, "transformers", 1 + getattr(now.series.get("transformers"), "last", 0), line)
-    found = _series_of(line)
+        return _extend_series(now, "transformers", 1 + getattr(now.series.get("transformers"), "last", 0), line)
+    found = _parse_series(line)
     if found is None or (found[0].startswith("keras") and not now.in_epoch):
         return now
-    return _grown(now, found[0], found[1], line)
+    return _extend_series(now, found[0], found[1], line)
 
 
-def _series_of(line: str) -> tuple[str, int] | None:
+def _parse_series(line: str) -> tuple[str, int] | None:
     for name, pattern in _FORMATS:
         match = pattern.search(line)
         if match is None:
@@ -141,19 +141,19 @@ def _series_of(line: str) -> tuple[str, int] | None:
         number = int(match[1][:15])
         if name in _BARS:
             doubt = "" if _TRAINS.search(described) or _METRIC.search(line[match.end() :].partition("/s")[2]) else "\0?"
-            return f"{name}\0{_words(described)}{doubt}", number
+            return f"{name}\0{_strip_numbers(described)}{doubt}", number
         if name in ("step", "epoch") and not _METRIC.search(line[: match.start()] + " " + line[match.end() :]):
             continue
-        return f"{name}\0{_words(described)}", number
+        return f"{name}\0{_strip_numbers(described)}", number
     return None
 
 
-def _words(described: str) -> str:
+def _strip_numbers(described: str) -> str:
     """The description without its numbers: the second epoch's bar goes on where the first one's ended."""
     return re.sub(r"[\d:.,%|█▉▊▋▌▍▎▏━╸╺╶ \[\]()/#-]+", " ", described).strip()[-80:]
 
 
-def _grown(before: TextProgress, name: str, number: int, line: str) -> TextProgress:
+def _extend_series(before: TextProgress, name: str, number: int, line: str) -> TextProgress:
     known = before.series.get(name)
     if known is None:
         steps = number if name.startswith("keras") else min(number, 1)  # Keras's numbers begin at 1 in each epoch

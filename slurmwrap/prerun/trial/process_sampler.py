@@ -51,23 +51,26 @@ class Sampler:
                 io = process.io_counters()
                 self._io[process.pid, process.create_time()] = (io.read_bytes, io.read_chars, io.write_chars)
         self._samples.append((now, sum(self._cpu_s.values())))
-        self._reads.append((now, asked_for(self._io.values())))
-        self._memory(processes, rss, last)
+        self._reads.append((now, compute_read_mib(self._io.values())))
+        self._measure_memory(processes, rss, last)
 
-    def _memory(self, processes: Sequence[psutil.Process], rss: int, last: bool) -> None:
+    def _measure_memory(self, processes: Sequence[psutil.Process], rss: int, last: bool) -> None:
         grown = last or rss > self._rss_at_pss * _RSS_GROWTH
         self._rss_at_pss = max(self._rss_at_pss, rss) if grown else self._rss_at_pss
-        if self._cgroup is not None and (held := cgroup_memory(_text(self._cgroup / "memory.stat"))) is not None:
+        if (
+            self._cgroup is not None
+            and (held := parse_cgroup_memory(_read_text(self._cgroup / "memory.stat"))) is not None
+        ):
             # The kernel's cgroup counters can lag: in 1 of 6 trials of three seconds they missed half (6.18, v1).
-            self._peak("cgroup", max(held, sum(map(_own_memory, processes)) if grown else 0))
+            self._update_peak("cgroup", max(held, sum(map(_compute_own_memory, processes)) if grown else 0))
             return
-        self._peak("rss", rss)
+        self._update_peak("rss", rss)
         if grown:
-            pss = [_pss(process.pid) for process in processes]
+            pss = [_read_pss(process.pid) for process in processes]
             if any(value is not None for value in pss):
-                self._peak("pss", sum(value or 0 for value in pss))
+                self._update_peak("pss", sum(value or 0 for value in pss))
 
-    def _peak(self, source: str, held: int) -> None:
+    def _update_peak(self, source: str, held: int) -> None:
         self._mem_mib[source] = max(self._mem_mib.get(source, 0), -(-held // _MIB))
 
     def measurement(
@@ -94,10 +97,10 @@ class Sampler:
             cpu_curve=profiled.curve,
             cpu_curve_end=profiled.end,
             loader_workers=profiled.workers,
-            read_mib_per_s=_reading(self._reads, first, last) if profiled.full else None,
+            read_mib_per_s=_compute_read_rate(self._reads, first, last) if profiled.full else None,
             sensitivity=profiled.sensitivity,
             cpu_s=self._samples[-1][1] if self._samples else None,
-            cpus_used=cpus_used(self._samples, first, last),
+            cpus_used=compute_cpus_used(self._samples, first, last),
             cpus_allocated=cpus,
             mem_peak_mib=self._mem_mib.get(source),
             mem_source=source,
@@ -111,12 +114,12 @@ class Sampler:
         )
 
 
-def cpus_used(samples: Sequence[tuple[float, float]], first: float, last: float) -> float | None:
+def compute_cpus_used(samples: Sequence[tuple[float, float]], first: float, last: float) -> float | None:
     """Mean cores busy between `first` and `last`, from (time, CPU seconds so far); else those of the busiest second.
 
     The second is the careful answer for a trial of three quick steps: it is never less than what the steps used.
     """
-    if first and (mean := slope(samples, first, last)) is not None:
+    if first and (mean := compute_slope(samples, first, last)) is not None:
         return mean
     rates = [
         (end[1] - start[1]) / (end[0] - start[0])
@@ -126,7 +129,7 @@ def cpus_used(samples: Sequence[tuple[float, float]], first: float, last: float)
     return max(rates, default=None)
 
 
-def slope(samples: Sequence[tuple[float, float]], first: float, last: float) -> float | None:
+def compute_slope(samples: Sequence[tuple[float, float]], first: float, last: float) -> float | None:
     """Growth per second between `first` and `last`; None when the samples there span less than a second."""
     inside = [s for s in samples if first <= s[0] <= last]
     if len(inside) < 2 or inside[-1][0] - inside[0][0] < 1.0:
@@ -134,13 +137,13 @@ def slope(samples: Sequence[tuple[float, float]], first: float, last: float) -> 
     return (inside[-1][1] - inside[0][1]) / (inside[-1][0] - inside[0][0])
 
 
-def _reading(samples: Sequence[tuple[float, float]], first: float, last: float) -> float | None:
+def _compute_read_rate(samples: Sequence[tuple[float, float]], first: float, last: float) -> float | None:
     """Not below 0: what is taken off for pipes can be counted before what was read from them."""
-    found = slope(samples, first, last)
+    found = compute_slope(samples, first, last)
     return None if found is None else max(0.0, round(found, 3))
 
 
-def asked_for(counters: Collection[tuple[int, int, int]]) -> float:
+def compute_read_mib(counters: Collection[tuple[int, int, int]]) -> float:
     """MiB that a tree has read, from storage or caches. `counters`: read_bytes, rchar, wchar by proc_pid_io(5).
 
     rchar counts reads that a cache answered, which read_bytes does not, and network file systems; but pipes as well,
@@ -150,16 +153,16 @@ def asked_for(counters: Collection[tuple[int, int, int]]) -> float:
     return max(stored, read - written) / _MIB
 
 
-def cgroup_left(cgroup: Path | None) -> int | None:
+def compute_cgroup_left(cgroup: Path | None) -> int | None:
     """Bytes until the cgroup's limit, page cache not counted as held; None without a limit or where none is read."""
     if cgroup is None:
         return None
-    limit = _text(cgroup / "memory.max") or _text(cgroup / "memory.limit_in_bytes")
-    held = cgroup_memory(_text(cgroup / "memory.stat"))
+    limit = _read_text(cgroup / "memory.max") or _read_text(cgroup / "memory.limit_in_bytes")
+    held = parse_cgroup_memory(_read_text(cgroup / "memory.stat"))
     return int(limit) - held if limit.strip().isdigit() and held is not None else None
 
 
-def cgroup_memory(stat: str) -> int | None:
+def parse_cgroup_memory(stat: str) -> int | None:
     """Bytes that cannot be dropped, by memory.stat of cgroup v2 or (with total_ lines) v1; None: it says neither."""
     values = {name: int(value) for name, value in re.findall(r"^(\w+) (\d+)$", stat, re.M)}
     if "total_rss" in values:
@@ -169,18 +172,18 @@ def cgroup_memory(stat: str) -> int | None:
     return None
 
 
-def oom_kills(job_cgroup: Path | None) -> int | None:
+def read_oom_kills(job_cgroup: Path | None) -> int | None:
     """OOM kills of the job so far: memory.events (v2), or all memory.oom_control of its steps and tasks (v1)."""
     if job_cgroup is None:
         return None
-    found = re.search(r"^oom_kill (\d+)$", _text(job_cgroup / "memory.events"), re.M)
+    found = re.search(r"^oom_kill (\d+)$", _read_text(job_cgroup / "memory.events"), re.M)
     if found is not None:
         return int(found[1])
     kills: int | None = cgroup.oom_kills_below(str(job_cgroup))
     return kills
 
 
-def job_cgroup(environ: Mapping[str, str], own: str, root: Path = _CGROUP_ROOT) -> Path | None:
+def find_job_cgroup(environ: Mapping[str, str], own: str, root: Path = _CGROUP_ROOT) -> Path | None:
     """The memory cgroup of the whole Slurm job, from /proc/self/cgroup (`own`); None when Slurm made none.
 
     Outside Slurm's own tree the group would hold other people's processes.
@@ -198,23 +201,23 @@ def job_cgroup(environ: Mapping[str, str], own: str, root: Path = _CGROUP_ROOT) 
     return None
 
 
-def own_cgroups() -> str:
+def read_own_cgroups() -> str:
     """/proc/self/cgroup, "" where there is none."""
-    return _text(Path("/proc/self/cgroup"))
+    return _read_text(Path("/proc/self/cgroup"))
 
 
-def _pss(pid: int) -> int | None:
-    found = re.search(r"^Pss:\s+(\d+) kB$", _text(Path(f"/proc/{pid}/smaps_rollup")), re.M)
+def _read_pss(pid: int) -> int | None:
+    found = re.search(r"^Pss:\s+(\d+) kB$", _read_text(Path(f"/proc/{pid}/smaps_rollup")), re.M)
     return int(found[1]) << 10 if found else None
 
 
-def _own_memory(process: psutil.Process) -> int:
+def _compute_own_memory(process: psutil.Process) -> int:
     """Bytes of anonymous and shared memory that one process answers for; 0 where the kernel does not say."""
-    found = re.findall(r"^Pss_(?:Anon|Shmem):\s+(\d+) kB$", _text(Path(f"/proc/{process.pid}/smaps_rollup")), re.M)
+    found = re.findall(r"^Pss_(?:Anon|Shmem):\s+(\d+) kB$", _read_text(Path(f"/proc/{process.pid}/smaps_rollup")), re.M)
     return sum(map(int, found)) << 10
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -19,7 +19,7 @@ _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37  # linux/prctl.h
 
 
 @contextmanager
-def subreaper() -> Iterator[bool]:
+def become_subreaper() -> Iterator[bool]:
     """Orphans below us become our children while this holds. Yields False where the kernel does not do it."""
     libc = ctypes.CDLL(None, use_errno=True)
     before = ctypes.c_int(0)
@@ -36,15 +36,15 @@ class ProcessTree:
 
     def __init__(self) -> None:
         self._us = psutil.Process()
-        self._others = {(p.pid, p.create_time()) for p in _children(self._us)}
+        self._others = {(p.pid, p.create_time()) for p in _list_children(self._us)}
 
     def processes(self) -> tuple[psutil.Process, ...]:
         """The trial's processes that still run, parents before children."""
-        found = _children(self._us)
+        found = _list_children(self._us)
         foreign = {pid for pid, started in self._others if psutil.pid_exists(pid)}
-        return tuple(p for p in found if p.pid not in foreign and not self._below(p, foreign) and _runs(p))
+        return tuple(p for p in found if p.pid not in foreign and not self._is_below(p, foreign) and _is_running(p))
 
-    def _below(self, process: psutil.Process, foreign: set[int]) -> bool:
+    def _is_below(self, process: psutil.Process, foreign: set[int]) -> bool:
         if not foreign:
             return False
         with suppress(psutil.Error):
@@ -77,15 +77,15 @@ class ProcessTree:
     def _reap(self, script: int) -> bool:
         """True when some are not to be had yet: one looks like a zombie while its other threads still end."""
         left = False
-        for child in _direct(self._us):
-            known = (child.pid, _started(child)) in self._others or child.pid == script
+        for child in _list_direct_children(self._us):
+            known = (child.pid, _get_start_time(child)) in self._others or child.pid == script
             if not known:
                 with suppress(ChildProcessError):
                     left |= os.waitpid(child.pid, os.WNOHANG) == (0, 0)
         return left
 
 
-def _children(process: psutil.Process) -> list[psutil.Process]:
+def _list_children(process: psutil.Process) -> list[psutil.Process]:
     try:
         found: list[psutil.Process] = process.children(recursive=True)
     except psutil.Error:
@@ -93,7 +93,7 @@ def _children(process: psutil.Process) -> list[psutil.Process]:
     return found
 
 
-def _direct(process: psutil.Process) -> list[psutil.Process]:
+def _list_direct_children(process: psutil.Process) -> list[psutil.Process]:
     try:
         found: list[psutil.Process] = process.children()
     except psutil.Error:
@@ -101,14 +101,14 @@ def _direct(process: psutil.Process) -> list[psutil.Process]:
     return found
 
 
-def _runs(process: psutil.Process) -> bool:
+def _is_running(process: psutil.Process) -> bool:
     try:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
         return False
 
 
-def _started(process: psutil.Process) -> float:
+def _get_start_time(process: psutil.Process) -> float:
     try:
         return float(process.create_time())
     except psutil.Error:

@@ -38,7 +38,7 @@ REPLACED = {
 }
 
 
-def option_variables(request: JobRequest) -> dict[str, str]:
+def make_option_variables(request: JobRequest) -> dict[str, str]:
     """The variables of the job's options, but for GPU counts; of an array those of its first task."""
     found = {name: value for option, name in _AS_WRITTEN.items() if (value := request.value(option))}
     memory = request.shape.mem_unit.value

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from slurmwrap.prerun.trial.cpu_affinity import CPUS
-from slurmwrap.prerun.trial.helper_process import HelperProcess, end, python
+from slurmwrap.prerun.trial.helper_process import HelperProcess, end, make_python_command
 
 LIFE_S = 300.0  # no stressor runs longer, whatever happens to us
 MOST = 32  # processes
@@ -64,7 +64,7 @@ class StressorPool:
     def memory(self, cpus: Collection[int]) -> StressorPool:
         """One stream of copies on each CPU, MOST at most."""
         chosen = sorted(cpus)[:MOST]
-        return self._start(_MEMORY, chosen, footprint() // 2 // max(1, len(chosen)))
+        return self._start(_MEMORY, chosen, compute_footprint() // 2 // max(1, len(chosen)))
 
     def command(self, argv: Collection[str]) -> StressorPool:
         """A stressor of the site's, such as one for GPUs."""
@@ -79,16 +79,16 @@ class StressorPool:
     def _start(self, code: str, cpus: Collection[int], size: int) -> StressorPool:
         for cpu in sorted(cpus)[:MOST]:
             numbers = (LIFE_S, cpu, size, os.getpid())
-            self._running.append(HelperProcess(python("-S", "-c", code, *map(str, numbers))))
+            self._running.append(HelperProcess(make_python_command("-S", "-c", code, *map(str, numbers))))
         return self
 
 
-def footprint(root: Path = CPUS) -> int:
+def compute_footprint(root: Path = CPUS) -> int:
     """Bytes that all memory stressors hold together."""
-    return FOOTPRINT * last_cache(root)
+    return FOOTPRINT * read_last_cache(root)
 
 
-def last_cache(root: Path = CPUS) -> int:
+def read_last_cache(root: Path = CPUS) -> int:
     """Bytes of the first CPU's last-level cache (sysfs: cpu0/cache/index*/size, "32768K")."""
     sizes = []
     for file in (root / "cpu0/cache").glob("index*/size"):

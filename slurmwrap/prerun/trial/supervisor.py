@@ -21,17 +21,17 @@ from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.model.evidence import LogTail
 from slurmwrap.model.trial_result import StepReading, TrialProgress, TrialResult
 from slurmwrap.model.verdict import FailedCommand
-from slurmwrap.prerun.isolation.protection import Protection, is_met, protect
-from slurmwrap.prerun.static.entry_points import started
+from slurmwrap.prerun.isolation.protection import Protection, is_met, set_up_protection
+from slurmwrap.prerun.static.entry_points import list_started_programs
 from slurmwrap.prerun.static.training_expected import Expectation
 from slurmwrap.prerun.trial import process_sampler, step_files
 from slurmwrap.prerun.trial.gpu_sampler import GpuSample, GpuSampler
 from slurmwrap.prerun.trial.no_training import NoTrainingDetector
-from slurmwrap.prerun.trial.process_tree import ProcessTree, subreaper
-from slurmwrap.prerun.trial.step_detection import StepDetector, enough, uses_torch
-from slurmwrap.prerun.trial.trial_environment import trial_environment_of
-from slurmwrap.prerun.trial.trial_layout import command_line, lay, out_of_reach, put_over
-from slurmwrap.prerun.trial.trial_profiler import TrialProfiler, unparked
+from slurmwrap.prerun.trial.process_tree import ProcessTree, become_subreaper
+from slurmwrap.prerun.trial.step_detection import StepDetector, is_enough, is_using_torch
+from slurmwrap.prerun.trial.trial_environment import build_trial_environment
+from slurmwrap.prerun.trial.trial_layout import find_unshimmed_call, make_command_line, put_over, write_trial_files
+from slurmwrap.prerun.trial.trial_profiler import TrialProfiler, is_unparked
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
 from slurmwrap.prerun.verdict import traceback_sources
 from slurmwrap.prerun.verdict.failed_commands import find_failed_commands
@@ -66,8 +66,8 @@ def _run_once(
 ) -> tuple[TrialResult, bool]:
     """(how it ended, whether it is worth another try without the overlay)."""
     try:
-        environment = trial_environment_of(spec, environ, hostname=socket.gethostname(), python=sys.executable)
-        protection = protect(spec, environment)
+        environment = build_trial_environment(spec, environ, hostname=socket.gethostname(), python=sys.executable)
+        protection = set_up_protection(spec, environment)
     except (OSError, ValueError) as error:
         return TrialResult(layer="supervisor", error=f"the trial could not be prepared: {error}"), False
     try:
@@ -96,16 +96,16 @@ def _run_protected(
     """`environment` is the script's, `environ` the pre-run job's own."""
     try:
         environment |= protection.environment()
-        lay(spec, environment)
-        command = protection.overlay.command(command_line(protection.spec), put_over(spec, environment))
+        write_trial_files(spec, environment)
+        command = protection.overlay.command(make_command_line(protection.spec), put_over(spec, environment))
     except (OSError, ValueError) as error:
         return TrialResult(layer="supervisor", error=f"the trial could not be prepared: {error}")
     if not os.access(f"{spec.trial_dir}/shims/srun", os.X_OK):
         why = f"programs below {spec.trial_dir} cannot be run (mounted noexec?): Slurm's commands cannot be held back"
         return TrialResult(layer="supervisor", error=why)
-    if refusal := protection.refusal() or ("" if protection.overlay.roots else out_of_reach(spec)):
+    if refusal := protection.refusal() or ("" if protection.overlay.roots else find_unshimmed_call(spec)):
         return TrialResult(layer="supervisor", error=refusal, touched=tuple(map(str, protection.touched)))
-    with subreaper(), Path(spec.output).open("ab") as output, GpuSampler(environ) as gpus:
+    with become_subreaper(), Path(spec.output).open("ab") as output, GpuSampler(environ) as gpus:
         tree = ProcessTree()
         try:
             script = subprocess.Popen(
@@ -114,11 +114,11 @@ def _run_protected(
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=environment,
-                cwd=_directory(spec.chdir, output.fileno()),
+                cwd=_find_directory(spec.chdir, output.fileno()),
                 start_new_session=True,
             )
         except OSError as error:
-            return _not_started(error, command)
+            return _make_not_started_result(error, command)
         run = _Run(
             spec=spec,
             environment=environment,
@@ -149,15 +149,15 @@ class _Run:
     on_progress: Callable[[TrialProgress], None]
 
     def until_it_ends(self, environ: Mapping[str, str]) -> TrialResult:
-        cgroup = process_sampler.job_cgroup(environ, process_sampler.own_cgroups())
+        cgroup = process_sampler.find_job_cgroup(environ, process_sampler.read_own_cgroups())
         measured, started = process_sampler.Sampler(cgroup), self.clock()
         profile, gpus = TrialProfiler(self.spec, self.tree.processes, environ, lambda: self.gpus.buses), self.gpus
         signs, layer, next_sample, crowds = StepDetector(self.spec), "", started, False
-        patience, no_training = self._patience(started), ""
+        patience, no_training = self._make_no_training_detector(started), ""
         while not layer:
             now = self.clock()
             reading = step_files.read_steps(self.spec.step_dir)
-            layer = self._ended(reading, now - started)
+            layer = self._find_ending(reading, now - started)
             if layer == "step" and not profile.done(now, reading, ended=self.script.poll() is not None):
                 layer = ""
             if layer or now >= next_sample:
@@ -170,23 +170,23 @@ class _Run:
                 processes = self.tree.processes()
                 signs.look(now, [process.pid for process in processes], reading)
                 patience.look(now, processes)
-                line, count = _last_line(self.spec.output), reading.steps or signs.text.count
+                line, count = _read_last_line(self.spec.output), reading.steps or signs.text.count
                 stage = "profiles" if self.spec.profile_s and reading.count >= self.spec.steps else ""
-                gpu = _gpu_percent(gpus.samples)
+                gpu = _compute_gpu_percent(gpus.samples)
                 self.on_progress(
                     TrialProgress(seconds=now - started, steps=count, last_line=line, stage=stage, gpu_percent=gpu)
                 )
             if layer in ("", "timeout") and signs.decided(reading, now, last=layer == "timeout"):
                 layer = "step"
             if not layer and (no_training := patience.ended(now, reading)):
-                printed = enough(signs.text, self.spec.steps) and not uses_torch(self.spec.step_dir)
+                printed = is_enough(signs.text, self.spec.steps) and not is_using_torch(self.spec.step_dir)
                 layer = "step" if printed else "no_training"
             if not layer:
                 time.sleep(POLL_S)
         profile.close()
         gpus.close()
         exit_code = self.script.returncode if layer == "exit" else None
-        unproven = self._unproven() if exit_code == 0 else ""
+        unproven = self._find_unproven_programs() if exit_code == 0 else ""
         self.tree.end(self.script.pid)
         seconds = self.clock() - started
         reading = step_files.read_steps(self.spec.step_dir)
@@ -199,7 +199,7 @@ class _Run:
             steps=shown.count,
             step_source=shown.source,
             seconds=round(seconds, 3),
-            logs=(tail(self.spec.output), *(tail(path, name) for name, path in self.protection.logs())),
+            logs=(read_tail(self.spec.output), *(read_tail(path, name) for name, path in self.protection.logs())),
             measurement=measured.measurement(
                 reading,
                 seconds=seconds,
@@ -207,47 +207,51 @@ class _Run:
                 profiled=profile.result(),
                 gpus=gpus.samples,
             ),
-            crashed=step_files.last_python_crashed(self.spec.step_dir),
-            oom_kills=process_sampler.oom_kills(cgroup),
-            refused=step_files.refused(self.spec.step_dir),
+            crashed=step_files.has_last_python_crashed(self.spec.step_dir),
+            oom_kills=process_sampler.read_oom_kills(cgroup),
+            refused=step_files.list_refused_commands(self.spec.step_dir),
             no_training=no_training,
             unproven=unproven,
-            failed_commands=_failed_commands(self.spec, self.protection.spec),
+            failed_commands=_find_failed_commands(self.spec, self.protection.spec),
             error="what it writes would fill the node's disk: its files are set aside there" if crowds else "",
         )
 
-    def _script(self) -> str:
+    def _read_script(self) -> str:
         if self.spec.command:
             return f"#!/bin/sh\n{self.spec.command}\n"
         return traceback_sources.read(self.spec.script) or ""
 
-    def _patience(self, began: float) -> NoTrainingDetector:
-        expectation = Expectation(self._script(), self.spec.chdir, self.spec.args, self.environment)
+    def _make_no_training_detector(self, began: float) -> NoTrainingDetector:
+        expectation = Expectation(self._read_script(), self.spec.chdir, self.spec.args, self.environment)
         return NoTrainingDetector(self.spec.step_dir, expectation, began=began, no_training_s=self.spec.no_training_s)
 
-    def _unproven(self) -> str:
+    def _find_unproven_programs(self) -> str:
         """Why an exit code of 0 says nothing about the programs that the script names."""
         alive = {process.pid for process in self.tree.processes()}
-        commands = started(self._script(), self.spec.chdir, self.spec.args, self.environment, traceback_sources.read)
-        return find_unproven(commands, step_files.starts(self.spec.step_dir), alive, tail(self.spec.output).text)
+        commands = list_started_programs(
+            self._read_script(), self.spec.chdir, self.spec.args, self.environment, traceback_sources.read
+        )
+        return find_unproven(
+            commands, step_files.list_starts(self.spec.step_dir), alive, read_tail(self.spec.output).text
+        )
 
-    def _ended(self, reading: StepReading, seconds: float) -> str:
+    def _find_ending(self, reading: StepReading, seconds: float) -> str:
         if is_met(self.spec.step_dir):
             return "supervisor"
-        if reading.parked or unparked(self.spec, reading):
+        if reading.parked or is_unparked(self.spec, reading):
             return "step"
         if self.script.poll() is not None:
             return "exit"
         return "timeout" if seconds >= self.spec.time_limit_s else ""
 
 
-def _gpu_percent(samples: Sequence[GpuSample]) -> float | None:
+def _compute_gpu_percent(samples: Sequence[GpuSample]) -> float | None:
     """Mean use of the trial's GPUs at the last look."""
     latest = [one.sm for one in samples if one.at == samples[-1].at and one.sm is not None]
     return 100 * sum(latest) / len(latest) if latest else None
 
 
-def tail(path: str, name: str = "output") -> LogTail:
+def read_tail(path: str, name: str = "output") -> LogTail:
     """The end of the output, cut at a line."""
     try:
         with Path(path).open("rb") as stream:
@@ -263,10 +267,10 @@ def tail(path: str, name: str = "output") -> LogTail:
     return LogTail(name=name, text=raw.decode("utf-8", "replace"), first_line=lines + 1, truncated=skipped > 0)
 
 
-def _failed_commands(spec: TrialSpec, ran: TrialSpec) -> tuple[FailedCommand, ...]:
+def _find_failed_commands(spec: TrialSpec, ran: TrialSpec) -> tuple[FailedCommand, ...]:
     """By the beginning and the end of the output. `ran`: `spec` as it was run, perhaps from a copy of the script."""
     with suppress(OSError):
-        end = tail(spec.output)
+        end = read_tail(spec.output)
         with Path(spec.output).open("rb") as stream:
             start = stream.read(TAIL_BYTES).decode("utf-8", "replace") if end.truncated else ""
         if spec.command:
@@ -291,7 +295,7 @@ def _count_lines(path: str, upto: int) -> int:
     return count
 
 
-def _last_line(path: str) -> str:
+def _read_last_line(path: str) -> str:
     try:
         with Path(path).open("rb") as stream:
             stream.seek(max(0, os.fstat(stream.fileno()).st_size - 4096))
@@ -302,7 +306,7 @@ def _last_line(path: str) -> str:
     return last.decode("utf-8", "replace")[:500]
 
 
-def _directory(chdir: str, output: int) -> str:
+def _find_directory(chdir: str, output: int) -> str:
     # slurmstepd goes to /tmp when the directory is missing, and says so (measured on 22.05.8).
     if os.path.isdir(chdir) and os.access(chdir, os.X_OK):  # noqa: PTH112
         return chdir
@@ -310,7 +314,7 @@ def _directory(chdir: str, output: int) -> str:
     return "/tmp"
 
 
-def _not_started(error: OSError, command: tuple[str, ...]) -> TrialResult:
+def _make_not_started_result(error: OSError, command: tuple[str, ...]) -> TrialResult:
     # sbatch's job would end with the errno as its exit code (measured: 2 for a missing interpreter).
     text = f"slurmstepd: error: execve(): bad interpreter({command[0]}): {error.strerror}\n"
     logs = (LogTail(name="output", text=text),)

@@ -58,7 +58,7 @@ _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES
 _OF_EVERY_LOGIN = ("PATH", "HOME", "USER", "LOGNAME", "SHELL")
 
 
-def passed_on(request: JobRequest, environ: Mapping[str, str], submit_dir: str) -> dict[str, str]:
+def select_passed_on(request: JobRequest, environ: Mapping[str, str], submit_dir: str) -> dict[str, str]:
     """What the job will know of the caller's `environ` (sbatch(1), --export), and where sbatch was called."""
     value = request.value("export")
     items = ["ALL"] if value is None else value.split(",")
@@ -69,14 +69,21 @@ def passed_on(request: JobRequest, environ: Mapping[str, str], submit_dir: str) 
     return {**kept, **set_anew, SUBMIT_DIR: submit_dir}
 
 
-def trial_environment_of(spec: TrialSpec, environ: Mapping[str, str], *, hostname: str, python: str) -> dict[str, str]:
+def build_trial_environment(
+    spec: TrialSpec, environ: Mapping[str, str], *, hostname: str, python: str
+) -> dict[str, str]:
     """`environ` is the pre-run job's; `python` the interpreter that slurmwrap runs in.
 
     RANK and WORLD_SIZE are not set: many scripts take their presence for torchrun and want MASTER_ADDR as well.
     """
     shims, inject = f"{spec.trial_dir}/shims", f"{spec.trial_dir}/inject"
     node = environ.get("SLURMD_NODENAME") or hostname
-    found = {**_one_node(spec), "SLURM_JOB_NODELIST": node, "SLURM_NODELIST": node, "SLURM_SUBMIT_DIR": spec.chdir}
+    found = {
+        **_make_one_node_variables(spec),
+        "SLURM_JOB_NODELIST": node,
+        "SLURM_NODELIST": node,
+        "SLURM_SUBMIT_DIR": spec.chdir,
+    }
     found |= environ
     found |= {**_LOGGERS_OFF, **_SLURM_SHUT, **spec.environment}
     from slurmwrap.prerun.trial.slurm_variables import REPLACED  # not needed by gsub itself
@@ -107,18 +114,18 @@ def trial_environment_of(spec: TrialSpec, environ: Mapping[str, str], *, hostnam
         "PYTHONPATH": f"{inject}:{environ['PYTHONPATH']}" if environ.get("PYTHONPATH") else inject,
         "SLURMWRAP_BASH_ENV": environ.get("BASH_ENV", ""),
         "BASH_ENV": f"{shims}/bash_env.sh",
-        "APPTAINER_BIND": _with(environ.get("APPTAINER_BIND"), spec.trial_dir),
-        "SINGULARITY_BIND": _with(environ.get("SINGULARITY_BIND"), spec.trial_dir),
+        "APPTAINER_BIND": _add_bind(environ.get("APPTAINER_BIND"), spec.trial_dir),
+        "SINGULARITY_BIND": _add_bind(environ.get("SINGULARITY_BIND"), spec.trial_dir),
     }
     return found
 
 
-def shim_environment(environ: Mapping[str, str]) -> dict[str, str]:
+def read_shim_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """What a shim gives itself again when it was called with a cleared environment (`env -i srun ...`)."""
     return {k: v for k, v in environ.items() if k.startswith("SLURMWRAP_") or k == "BASH_ENV"}
 
 
-def _one_node(spec: TrialSpec) -> dict[str, str]:
+def _make_one_node_variables(spec: TrialSpec) -> dict[str, str]:
     """The trial's size as Slurm says it; filled in where the allocation does not say it."""
     tasks = str(spec.trial_tasks)
     return {
@@ -129,5 +136,5 @@ def _one_node(spec: TrialSpec) -> dict[str, str]:
     }
 
 
-def _with(binds: str | None, path: str) -> str:
+def _add_bind(binds: str | None, path: str) -> str:
     return f"{binds},{path}" if binds else path

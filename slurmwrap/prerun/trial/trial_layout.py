@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from slurmwrap.prerun.isolation import file_effects
-from slurmwrap.prerun.trial.trial_environment import shim_environment
+from slurmwrap.prerun.trial.trial_environment import read_shim_environment
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
 
 _RELAYED = ("python", "python3", "torchrun", "accelerate", "deepspeed")
@@ -26,14 +26,14 @@ _REFUSED = ("sbatch", "salloc", "scancel")
 _SHIMMED = (*_RELAYED, *_LAUNCHED, *_REFUSED, "scontrol")
 
 
-def lay(spec: TrialSpec, environment: Mapping[str, str]) -> None:
+def write_trial_files(spec: TrialSpec, environment: Mapping[str, str]) -> None:
     """Lays shims and the step counter beside the script: home directories are there in containers, ours may not be."""
     here, trial = Path(__file__).parent, Path(spec.trial_dir)
     shims, inject = trial / "shims", trial / "inject"
     for folder in (shims, inject, Path(spec.step_dir)):
         folder.mkdir(mode=0o700, exist_ok=True)
     for kind, names in (("relay", _RELAYED), ("launch", _LAUNCHED), ("refuse", _REFUSED), ("scontrol", ("scontrol",))):
-        text = _remembering((here / "shims" / kind).read_text(encoding="utf-8"), environment)
+        text = _embed_environment((here / "shims" / kind).read_text(encoding="utf-8"), environment)
         if kind == "launch" and os.access("/bin/bash", os.X_OK):
             text = f"#!/bin/bash -p\n{text.partition(chr(10))[2]}"  # dash drops the functions that a user exports
         for name in names:
@@ -44,11 +44,11 @@ def lay(spec: TrialSpec, environment: Mapping[str, str]) -> None:
     shutil.copyfile(here / "shims" / "bash_env.sh", shims / "bash_env.sh")
     for program in sorted((here.parents[1] / "inject").glob("*.py")):
         shutil.copyfile(program, inject / program.name)
-    _lay_touch_shims(here, shims)
+    _write_touch_shims(here, shims)
     Path(spec.output).touch(mode=0o600)
 
 
-def _lay_touch_shims(here: Path, shims: Path) -> None:
+def _write_touch_shims(here: Path, shims: Path) -> None:
     """The shims of rm, cp, mv, ... and the program behind them."""
     for program in ("touch_shim.py", "file_effects.py", "writable_paths.py"):
         shutil.copyfile(here.parent / "isolation" / program, shims / program)
@@ -61,10 +61,12 @@ def _lay_touch_shims(here: Path, shims: Path) -> None:
     (shims / "tee").chmod(0o700)
 
 
-def _remembering(shim: str, environment: Mapping[str, str]) -> str:
+def _embed_environment(shim: str, environment: Mapping[str, str]) -> str:
     """The shim with the trial's variables behind its first line, for callers that cleared their environment."""
     first, _, rest = shim.partition("\n")
-    known = (f"{name}={shlex.quote(value)}; export {name}" for name, value in shim_environment(environment).items())
+    known = (
+        f"{name}={shlex.quote(value)}; export {name}" for name, value in read_shim_environment(environment).items()
+    )
     return "\n".join((first, *known, rest))
 
 
@@ -87,7 +89,7 @@ def put_over(spec: TrialSpec, environment: Mapping[str, str]) -> list[tuple[str,
     return [*aside, *over]
 
 
-def command_line(spec: TrialSpec) -> tuple[str, ...]:
+def make_command_line(spec: TrialSpec) -> tuple[str, ...]:
     """What to start: --prerun-command where there is one, else the script with its interpreter.
 
     sh knows nothing like BASH_ENV for scripts: functions named as the shims go before the script, which is read in
@@ -95,18 +97,18 @@ def command_line(spec: TrialSpec) -> tuple[str, ...]:
     """
     if spec.command:
         return ("/bin/bash", "-c", spec.command, spec.script_name or "prerun-command", *spec.args)
-    interpreter, *options, script = interpreter_line(Path(spec.script))
-    if os.path.basename(interpreter) in ("sh", "dash", "ash", "ksh") and all(_plain(o) for o in options):  # noqa: PTH119
+    interpreter, *options, script = read_interpreter_line(Path(spec.script))
+    if os.path.basename(interpreter) in ("sh", "dash", "ash", "ksh") and all(_is_plain_option(o) for o in options):  # noqa: PTH119
         read = f'. {shlex.quote(f"{spec.trial_dir}/shims/sh_env.sh")}; . "$0"'
         return (interpreter, *options, "-c", read, script, *spec.args)
     return (interpreter, *options, script, *spec.args)
 
 
-def _plain(option: str) -> bool:
+def _is_plain_option(option: str) -> bool:
     return option.startswith("-") and "c" not in option and "s" not in option and not option.startswith("--")
 
 
-def interpreter_line(script: Path) -> tuple[str, ...]:
+def read_interpreter_line(script: Path) -> tuple[str, ...]:
     """What the kernel makes of the script's #! line: interpreter, at most one argument, the script.
 
     Done here because a home directory may be mounted noexec; slurmd's spool, where sbatch runs it, is not.
@@ -129,13 +131,13 @@ _CHANGES = re.compile(
 )
 
 
-def out_of_reach(spec: TrialSpec) -> str:
+def find_unshimmed_call(spec: TrialSpec) -> str:
     """Why a script must not run without a namespace of its own: it would change jobs by a path that no shim meets.
 
     bash is met by a function of that name (shims/bash_env.sh).
     """
     try:
-        shell = interpreter_line(Path(spec.script))
+        shell = read_interpreter_line(Path(spec.script))
         found = _CHANGES.search(spec.command or Path(spec.script).read_text(encoding="utf-8", errors="replace"))
     except (OSError, ValueError):
         return ""

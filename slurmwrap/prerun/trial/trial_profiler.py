@@ -15,7 +15,7 @@ import psutil
 from slurmwrap.model.trial_result import StepReading
 from slurmwrap.prerun.trial import cpu_affinity, process_sampler, step_files
 from slurmwrap.prerun.trial.cpu_profiler import MeasurementWindow, Profiled, Profiler, Stress
-from slurmwrap.prerun.trial.stressors import StressorPool, footprint
+from slurmwrap.prerun.trial.stressors import StressorPool, compute_footprint
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
 
 SIGNS = 50  # backward passes or batches
@@ -23,7 +23,7 @@ _NO_RATE = ("text", "gpu")  # layers that tell that it runs, not how fast
 _CONTENTION_S = 60.0  # a budget below this is spent on the curve alone
 
 
-def unparked(spec: TrialSpec, reading: StepReading) -> bool:
+def is_unparked(spec: TrialSpec, reading: StepReading) -> bool:
     """With a profile to come nothing parks: this many steps would have. Mere signs of training need SIGNS of them."""
     return bool(spec.profile_s) and reading.count >= (spec.steps if reading.exact else max(SIGNS, spec.steps))
 
@@ -55,11 +55,11 @@ class TrialProfiler:
         if not self._over and (ended or reading.source in _NO_RATE):
             self.close()
         try:
-            if self._profiler is None and not self._over and not self._trainers():
+            if self._profiler is None and not self._over and not self._list_trainers():
                 self.close()  # it trains where we have no hold on it: below slurmstepd, as with a container's real srun
             if self._over:
                 return True
-            self._profiler = self._profiler or self._begin(now)
+            self._profiler = self._profiler or self._start_profiler(now)
             self._over = self._profiler.look(now, reading)
         except Exception:  # an odd /proc, /sys or program of the trial
             self.close()
@@ -77,35 +77,37 @@ class TrialProfiler:
         """What was measured by now."""
         return self._profiler.result() if self._profiler is not None else Profiled()
 
-    def _begin(self, now: float) -> Profiler:
+    def _start_profiler(self, now: float) -> Profiler:
         full = frozenset(os.sched_getaffinity(0))
-        cores, threads = cpu_affinity.own_cores(full, near=cpu_affinity.cpus_near_gpus(self._gpu_buses()))
-        masks = cpu_affinity.masks_by_cpus(cores, threads, _number(self._environ.get("SLURM_CPUS_ON_NODE")))
-        grip = cpu_affinity.AffinityLimiter(self._trials, self._trainers)
+        cores, threads = cpu_affinity.list_own_cores(full, near=cpu_affinity.list_cpus_near_gpus(self._gpu_buses()))
+        masks = cpu_affinity.make_masks_by_cpus(cores, threads, _parse_number(self._environ.get("SLURM_CPUS_ON_NODE")))
+        grip = cpu_affinity.AffinityLimiter(self._list_trial_processes, self._list_trainers)
         seconds = self._spec.profile_s
-        stress = self._stress() if seconds >= _CONTENTION_S else {}
+        stress = self._list_stress() if seconds >= _CONTENTION_S else {}
         return Profiler(grip, masks, full=full, start=now, deadline=now + seconds, stress=stress, pace=self._pace)
 
-    def _trials(self) -> list[psutil.Process]:
+    def _list_trial_processes(self) -> list[psutil.Process]:
         return [process for process in self._processes() if process.pid not in self._crew.pids]
 
-    def _trainers(self) -> list[int]:
-        known = counting(Path(self._spec.step_dir))
-        return [process.pid for process in self._trials() if _inner_pid(process.pid) in known]
+    def _list_trainers(self) -> list[int]:
+        known = list_counting_pids(Path(self._spec.step_dir))
+        return [process.pid for process in self._list_trial_processes() if _read_inner_pid(process.pid) in known]
 
-    def _stress(self) -> dict[str, Stress]:
+    def _list_stress(self) -> dict[str, Stress]:
         found: dict[str, Stress] = {"cpu": self._crew.cpu}
-        if self._memory_left() > 2 * footprint():  # a job near its limit would be killed for our buffers
+        if (
+            self._compute_memory_left() > 2 * compute_footprint()
+        ):  # a job near its limit would be killed for our buffers
             found["mem_bw"] = self._crew.memory
         return found
 
-    def _memory_left(self) -> int:
-        cgroup = process_sampler.job_cgroup(self._environ, process_sampler.own_cgroups())
-        left, free = process_sampler.cgroup_left(cgroup), int(psutil.virtual_memory().available)
+    def _compute_memory_left(self) -> int:
+        cgroup = process_sampler.find_job_cgroup(self._environ, process_sampler.read_own_cgroups())
+        left, free = process_sampler.compute_cgroup_left(cgroup), int(psutil.virtual_memory().available)
         return free if left is None else min(left, free)
 
 
-def counting(step_dir: Path) -> set[int]:
+def list_counting_pids(step_dir: Path) -> set[int]:
     """Pids that have counted a step, as their own PID namespace names them."""
     found = set()
     for file in step_dir.iterdir():
@@ -115,7 +117,7 @@ def counting(step_dir: Path) -> set[int]:
     return found
 
 
-def _inner_pid(pid: int) -> int:
+def _read_inner_pid(pid: int) -> int:
     """The pid that a process has in its own namespace: the last of NSpid (proc_pid_status(5)); 0 when it is gone."""
     with suppress(OSError, IndexError, ValueError):
         status = Path(f"/proc/{pid}/status").read_text(errors="replace")
@@ -123,5 +125,5 @@ def _inner_pid(pid: int) -> int:
     return 0
 
 
-def _number(text: str | None) -> int | None:
+def _parse_number(text: str | None) -> int | None:
     return int(text) if text and text.isdigit() else None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from slurmwrap.errors import UsageError
 from slurmwrap.fast_dataclasses import asdict, dataclass, field, fields
-from slurmwrap.prerun.trial.slurm_variables import option_variables
+from slurmwrap.prerun.trial.slurm_variables import make_option_variables
 from slurmwrap.sbatch.options import HOSTFILE
 from slurmwrap.sbatch.request import CpuUnit, GpuUnit, JobRequest, MemUnit
 from slurmwrap.sbatch.rewrite import spell
@@ -47,7 +47,9 @@ class TrialSpec:
     chdir: str = "/"
     steps: int = 3  # optimizer steps that count as a pass
     time_limit_s: float = 900.0
-    environment: Mapping[str, str] = field(default_factory=dict)  # laid over the pre-run job's; see trial_environment()
+    environment: Mapping[str, str] = field(
+        default_factory=dict
+    )  # laid over the pre-run job's; see list_missing_variables()
     real_job: str | None = None  # address of the job that waits; None for --prerun=wait|only
     cluster: str = ""
     mode: str = "auto"
@@ -94,7 +96,7 @@ def spec_from_json(plain: Mapping[str, Any]) -> TrialSpec:
     return TrialSpec(**kept)
 
 
-def trial_options(
+def make_trial_options(
     request: JobRequest,
     *,
     partition: str | None,
@@ -111,27 +113,27 @@ def trial_options(
 
     `partition` None or "": the job's own. `cpus`, `mem_mib` None: Slurm's default. `dependency`: what it waits for; it
     is cancelled when that can never be met, which the real job need not be. `leave_out`: options that it does not
-    share with the job. Submit with `trial_environ()`,
+    share with the job. Submit with `make_trial_environ()`,
     since SBATCH_* variables of the user would bring back what is left out here.
     """
     options = [f"--job-name={request.prerun_name}", f"--chdir={request.chdir}"]
-    options += ["--nodes=1", f"--ntasks={tasks}", f"--ntasks-per-node={tasks}", f"--gres={_gres(request, gpus)}"]
+    options += ["--nodes=1", f"--ntasks={tasks}", f"--ntasks-per-node={tasks}", f"--gres={_format_gres(request, gpus)}"]
     options += [f"--cpus-per-task={math.ceil(cpus / tasks)}"] if cpus else []
     options += [f"--mem={mem_mib}M"] if mem_mib else []
-    options += [f"--time={_clock(time_limit_s)}", f"--output={output}", "--no-requeue"]
+    options += [f"--time={_format_clock(time_limit_s)}", f"--output={output}", "--no-requeue"]
     options += [f"--dependency={dependency}", "--kill-on-invalid-dep=yes"] if dependency else []
     wanted = partition or request.value("partition")
     options += [f"--partition={wanted}"] if wanted else []
-    return (*options, *_kept(request, leave_out), *_export(request))
+    return (*options, *_list_kept_options(request, leave_out), *_export(request))
 
 
-def trial_environ(environ: Mapping[str, str]) -> dict[str, str]:
+def make_trial_environ(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment for submitting the trial: the user's without SBATCH_*, which options already hold, and without
     the file of the real job's nodes, which would make the trial as large."""
     return {name: value for name, value in environ.items() if not name.startswith("SBATCH_") and name != HOSTFILE}
 
 
-def exported_file(content: bytes, environ: Mapping[str, str]) -> bytes:
+def make_export_file(content: bytes, environ: Mapping[str, str]) -> bytes:
     """The user's --export-file (NUL-terminated NAME=value) with the wrapper's parameters behind: nothing else of the
     caller's environment reaches such a job (sbatch(1), --export-file)."""
     ours = (f"{name}={environ[name]}\0" for name in (*_OURS, "HOME") if name in environ)
@@ -139,7 +141,7 @@ def exported_file(content: bytes, environ: Mapping[str, str]) -> bytes:
     return ended + "".join(ours).encode(errors="surrogateescape")
 
 
-def trial_gpus(request: JobRequest, node: Node | None = None) -> int:
+def count_trial_gpus(request: JobRequest, node: Node | None = None) -> int:
     """GPUs of the trial: 1, or what --prerun-gpus says; never more than the job itself has.
 
     Raises UsageError for more than a node of the job can give: a trial is one node. `node`: the largest that could run
@@ -158,47 +160,47 @@ def trial_gpus(request: JobRequest, node: Node | None = None) -> int:
     return wanted
 
 
-def trial_tasks(request: JobRequest, gpus: int = 1) -> int:
+def count_trial_tasks(request: JobRequest, gpus: int = 1) -> int:
     """Tasks of the trial: those of one node of the job, at most one per GPU (a task without a GPU shows nothing)."""
     shape = request.shape
     per_node = shape.tasks_per_node or math.ceil((shape.tasks or 1) / max(1, shape.nodes or 1))
     return max(1, min(gpus, per_node))
 
 
-def trial_shape(request: JobRequest, node: Node | None = None, gpus: int = 1) -> tuple[int | None, int | None]:
+def compute_trial_shape(request: JobRequest, node: Node | None = None, gpus: int = 1) -> tuple[int | None, int | None]:
     """(CPUs, memory in MiB) for `gpus` GPUs: the share of what the user asked per node, but at least a sane floor.
 
     Where the user said nothing (or --mem=0) the GPUs' share of `node`, one that could run the job; without it None.
     """
     wanted = gpus
-    gpus = gpus_per_node(request)
-    cpus = _cpus_per_node(request, gpus)
-    mem = _mem_per_node(request, gpus, cpus)
+    gpus = count_gpus_per_node(request)
+    cpus = _count_cpus_per_node(request, gpus)
+    mem = _compute_mem_per_node(request, gpus, cpus)
     share_of = node if node is not None and node.gpus else None
     return (
-        _scaled(cpus, wanted, gpus, CPU_FLOOR)
+        _scale_to_gpus(cpus, wanted, gpus, CPU_FLOOR)
         or (max(1, share_of.cpus * wanted // share_of.gpus) if share_of else None),
-        _scaled(mem, wanted, gpus, MEM_FLOOR_MIB)
+        _scale_to_gpus(mem, wanted, gpus, MEM_FLOOR_MIB)
         or (share_of.mem_mib * wanted // share_of.gpus or None if share_of else None),
     )
 
 
-def mem_shrunk(request: JobRequest, mem_mib: int | None) -> bool:
+def is_memory_shrunk(request: JobRequest, mem_mib: int | None) -> bool:
     """True when the trial gets less memory than the job may use on one node, so that running out proves nothing."""
-    gpus = gpus_per_node(request)
-    asked = _mem_per_node(request, gpus, _cpus_per_node(request, gpus))
+    gpus = count_gpus_per_node(request)
+    asked = _compute_mem_per_node(request, gpus, _count_cpus_per_node(request, gpus))
     if asked is None:
         return gpus > 1 or mem_mib is not None
     return mem_mib is None or mem_mib < asked
 
 
-def gpus_per_node(request: JobRequest) -> int:
+def count_gpus_per_node(request: JobRequest) -> int:
     """GPUs that the request holds on one node, at least 1."""
     shape = request.shape
     return max(1, shape.gpus_per_node or shape.gpus // max(1, shape.nodes or 1))
 
 
-def trial_environment(request: JobRequest, gpus: int = 1) -> dict[str, str]:
+def list_missing_variables(request: JobRequest, gpus: int = 1) -> dict[str, str]:
     """What Slurm would tell the job and does not tell its trial: name, options, array, GPU counts.
 
     A script that says `--nproc_per_node $SLURM_GPUS_PER_NODE` needs the variable to be there (sbatch(1), "OUTPUT
@@ -210,21 +212,21 @@ def trial_environment(request: JobRequest, gpus: int = 1) -> dict[str, str]:
         GpuUnit.PER_TASK: ("gpus-per-task", "SLURM_GPUS_PER_TASK"),
         GpuUnit.PER_SOCKET: ("gpus-per-socket", "SLURM_GPUS_PER_SOCKET"),
     }
-    found = {"SLURM_JOB_NAME": request.job_name, **option_variables(request)}
+    found = {"SLURM_JOB_NAME": request.job_name, **make_option_variables(request)}
     if request.shape.gpu_unit in names:
         option, variable = names[request.shape.gpu_unit]
-        count = gpus // trial_tasks(request, gpus) if option == "gpus-per-task" else gpus
+        count = gpus // count_trial_tasks(request, gpus) if option == "gpus-per-task" else gpus
         found[variable] = re.sub(r"\d+$", str(count), request.value(option) or "1")
     return found
 
 
-def _gres(request: JobRequest, gpus: int) -> str:
+def _format_gres(request: JobRequest, gpus: int) -> str:
     others = [g for g in (request.value("gres") or "").split(",") if g and not re.match(r"(gres:)?gpu(:|$|/)", g)]
     kind = f"gpu:{request.shape.gpu_type}:{gpus}" if request.shape.gpu_type else f"gpu:{gpus}"
     return ",".join((kind, *(g for g in others if g.lower() != "none")))
 
 
-def _kept(request: JobRequest, leave_out: Collection[str]) -> list[str]:
+def _list_kept_options(request: JobRequest, leave_out: Collection[str]) -> list[str]:
     names = {s.option for s in request.settings} - request.plugin_options.keys() - set(leave_out)
     chosen = [n for n in _KEPT if n in names] + sorted(n for n in names if n.startswith("container"))
     options = []
@@ -251,16 +253,16 @@ def _export(request: JobRequest) -> list[str]:
     return [f"--export={value},{ours}"]
 
 
-def _clock(seconds: float) -> str:
+def _format_clock(seconds: float) -> str:
     minutes = max(1, math.ceil(seconds / 60))
     return f"{minutes // 60}:{minutes % 60:02d}:00"
 
 
-def _scaled(per_node: int | None, wanted: int, gpus: int, floor: int) -> int | None:
+def _scale_to_gpus(per_node: int | None, wanted: int, gpus: int, floor: int) -> int | None:
     return None if not per_node else min(per_node, max(math.ceil(per_node * wanted / gpus), floor))
 
 
-def _cpus_per_node(request: JobRequest, gpus: int) -> int | None:
+def _count_cpus_per_node(request: JobRequest, gpus: int) -> int | None:
     shape = request.shape
     if shape.cpus is None or shape.cpu_unit is CpuUnit.NONE:
         return None
@@ -270,7 +272,7 @@ def _cpus_per_node(request: JobRequest, gpus: int) -> int | None:
     return shape.cpus * max(1, tasks)
 
 
-def _mem_per_node(request: JobRequest, gpus: int, cpus: int | None) -> int | None:
+def _compute_mem_per_node(request: JobRequest, gpus: int, cpus: int | None) -> int | None:
     shape = request.shape
     unit = {MemUnit.PER_NODE: 1, MemUnit.PER_GPU: gpus, MemUnit.PER_CPU: cpus or 1}.get(shape.mem_unit)
     return None if unit is None or not shape.mem_mib else shape.mem_mib * unit

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 
 from slurmwrap.model.verdict import FailedCommand
-from slurmwrap.prerun.static.shell_parser import commands
+from slurmwrap.prerun.static.shell_parser import parse_commands
 
 _MOST = 20  # kept of one pre-run
 _SHOWN = 3  # in one sentence
@@ -50,15 +50,15 @@ def find_failed_commands(
 
     `script`: its text; `names`: what its shell calls it -> what its user does.
     """
-    lines = {word.literal or "" for command in commands(script) for word in command.words}
+    lines = {word.literal or "" for command in parse_commands(script) for word in command.words}
     found: dict[FailedCommand, None] = {}
     own = next(iter(names.values()), "")
     for line in output.splitlines():
-        for failed in _of_line(line[:2000].rstrip(), names, is_file):
+        for failed in _parse_line(line[:2000].rstrip(), names, is_file):
             found.setdefault(failed)
         for pattern in (_BASIC, _ABSENT):
             if (said := pattern.fullmatch(line)) and said["name"] in lines:
-                at = _line_of(said["name"], line, script)
+                at = _find_line(said["name"], line, script)
                 found.setdefault(FailedCommand(file=own, line=at, text=line[:_TEXT]))
         if said := _MODULE.fullmatch(line) or _CONDA.fullmatch(line):
             found.setdefault(FailedCommand(file=own, line=0, text=line.strip()[:_TEXT]))
@@ -67,7 +67,7 @@ def find_failed_commands(
     return tuple(found)
 
 
-def _of_line(line: str, names: Mapping[str, str], is_file: Callable[[str], bool]) -> Iterator[FailedCommand]:
+def _parse_line(line: str, names: Mapping[str, str], is_file: Callable[[str], bool]) -> Iterator[FailedCommand]:
     own = _OWN.fullmatch(line)
     if own and own["file"] in names:
         text = own["text"].removeprefix(f"{own['file']}: ")  # dash says its name twice
@@ -79,9 +79,9 @@ def _of_line(line: str, names: Mapping[str, str], is_file: Callable[[str], bool]
         yield FailedCommand(file=next(iter(names.values()), ""), line=0, text=started["text"][:_TEXT])
 
 
-def _line_of(name: str, said: str, script: str) -> int:
+def _find_line(name: str, said: str, script: str) -> int:
     """The line of the script that called `name` with a word of what was said; 0 where it may be more than one."""
-    calls = [c for c in commands(script) if name in [w.literal for w in c.words]]
+    calls = [c for c in parse_commands(script) if name in [w.literal for w in c.words]]
     named = set(re.split(r"['\"‘’:\s]+", said)) - {name}
     close = [c for c in calls if named & {w.literal for w in c.words}]
     lines = {c.line for c in close or calls}

@@ -62,26 +62,26 @@ def _decide(
             return _verdict(spec, result, Outcome.INCONCLUSIVE, reason)
         return _verdict(spec, result, Outcome.PASS, _ended_well(result))
     source = lambda path: read(os.path.join(spec.chdir, path))  # noqa: E731, PTH118
-    return _of_failure(spec, result, _diagnosis(spec, result, found, classify), found, inspect, source)
+    return _judge_failure(spec, result, _diagnose_traceback(spec, result, found, classify), found, inspect, source)
 
 
-def _diagnosis(
+def _diagnose_traceback(
     spec: TrialSpec, result: TrialResult, found: TracebackSummary | None, classify: Callable[[Evidence], Diagnosis]
 ) -> Diagnosis:
     """Of the traceback alone, where a line before it blames the node or is of a command that the script went on after:
     the script survived that (`nvidia-smi || :`, `module: command not found`)."""
-    whole = classify(_evidence(spec, result))
+    whole = classify(_make_evidence(spec, result))
     if found is None or (whole.category not in ELSEWHERE and not result.failed_commands):
         return whole
-    return classify(_evidence(spec, replace(result, logs=tuple(map(_from_traceback, result.logs)))))
+    return classify(_make_evidence(spec, replace(result, logs=tuple(map(_cut_at_traceback, result.logs)))))
 
 
-def _from_traceback(log: LogTail) -> LogTail:
+def _cut_at_traceback(log: LogTail) -> LogTail:
     at = max(0, log.text.find(TRACEBACK))
     return replace(log, text=log.text[at:], first_line=log.first_line + log.text.count("\n", 0, at))
 
 
-def _of_failure(
+def _judge_failure(
     spec: TrialSpec,
     result: TrialResult,
     diagnosis: Diagnosis,
@@ -89,7 +89,7 @@ def _of_failure(
     inspect: Callable[[str], str | None],
     read: Read,
 ) -> Verdict:
-    path, fault = ("", "") if spec.delay else _broken_input(spec, diagnosis, inspect)  # it may be written anew
+    path, fault = ("", "") if spec.delay else _find_broken_input(spec, diagnosis, inspect)  # it may be written anew
     category = "incorrect_inputs" if fault and diagnosis.category in _PROVEN_BY_FILE else diagnosis.category
     doubt = find_doubt(spec, result, diagnosis, found, read)
     if fault and category == "incorrect_inputs" and not (found and found.kind == "FileNotFoundError"):
@@ -111,7 +111,7 @@ def _of_failure(
     )
 
 
-def _broken_input(spec: TrialSpec, diagnosis: Diagnosis, inspect: Callable[[str], str | None]) -> tuple[str, str]:
+def _find_broken_input(spec: TrialSpec, diagnosis: Diagnosis, inspect: Callable[[str], str | None]) -> tuple[str, str]:
     """(path, what is wrong with it by our own read); the path alone when only the log names it."""
     named = os.path.normpath(os.path.join(spec.chdir, diagnosis.input_path)) if diagnosis.input_path else ""  # noqa: PTH118
     for path in dict.fromkeys(p for p in (named, *spec.inputs) if p):
@@ -127,7 +127,7 @@ def _digest(path: str) -> str:
         return ""
 
 
-def _evidence(spec: TrialSpec, result: TrialResult) -> Evidence:
+def _make_evidence(spec: TrialSpec, result: TrialResult) -> Evidence:
     return Evidence(
         state="FAILED",
         exit_code=result.exit_code or (1 if result.signal is None else 0),

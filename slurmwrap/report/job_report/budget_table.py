@@ -12,7 +12,7 @@ from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.run import JobRun, LedgerReset
 from slurmwrap.policy.retry_budget import failed, forgiven, ledger_of, progressed_at, retries_of, runs_before
 from slurmwrap.policy.strikes import blamed_node
-from slurmwrap.report.fold_rows import alike
+from slurmwrap.report.fold_rows import group_alike
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,9 @@ class RetryBudgetReport:
     resets: tuple[LedgerReset, ...] = ()
 
 
-def account_of(runs: Sequence[JobRun], settings: Retry, resets: Iterable[LedgerReset] = ()) -> RetryBudgetReport:
+def make_budget_report(
+    runs: Sequence[JobRun], settings: Retry, resets: Iterable[LedgerReset] = ()
+) -> RetryBudgetReport:
     """`runs`: of one raw job id, in any order; what an older job of the same id did is left out."""
     ordered = sorted(runs, key=lambda run: run.attempt.submit_time)
     if not ordered:
@@ -52,7 +54,7 @@ def account_of(runs: Sequence[JobRun], settings: Retry, resets: Iterable[LedgerR
     progressed = progressed_at(mine)
     counted = [run for run in lost if not forgiven(run, since)]
     return RetryBudgetReport(
-        budgets=tuple(_budget(group, progressed, since, settings) for group in alike(lost, _category)),
+        budgets=tuple(_make_budget(group, progressed, since, settings) for group in group_alike(lost, _get_category)),
         failures=len(counted),
         max_failures=settings.max_restarts,
         lost_gpu_hours=ledger_of(ordered, newest, resets).lost_gpu_hours,
@@ -61,27 +63,27 @@ def account_of(runs: Sequence[JobRun], settings: Retry, resets: Iterable[LedgerR
     )
 
 
-def _category(run: JobRun) -> str:
+def _get_category(run: JobRun) -> str:
     return run.diagnosis.category if run.diagnosis is not None else ""
 
 
-def _budget(group: Sequence[JobRun], progressed: int | None, since: float | None, settings: Retry) -> Budget:
+def _make_budget(group: Sequence[JobRun], progressed: int | None, since: float | None, settings: Retry) -> Budget:
     newest = group[-1]
     assert newest.diagnosis is not None
     limit = retries_of(newest.diagnosis, bool(blamed_node(newest.diagnosis, newest)), settings)
-    reasons = [_why_not(run, progressed, since) for run in group]
+    reasons = [_explain_free_failure(run, progressed, since) for run in group]
     counted = sum(not reason for reason in reasons)
     return Budget(
-        category=_category(newest),
+        category=_get_category(newest),
         failures=len(group),
         used=min(counted, limit),
         limit=limit,
         left=max(0, limit - counted),
-        not_counted=tuple(f"{len(same)} {same[0]}" for same in alike([r for r in reasons if r], str)),
+        not_counted=tuple(f"{len(same)} {same[0]}" for same in group_alike([r for r in reasons if r], str)),
     )
 
 
-def _why_not(run: JobRun, progressed: int | None, since: float | None) -> str:
+def _explain_free_failure(run: JobRun, progressed: int | None, since: float | None) -> str:
     """Why a failure costs its root cause nothing; "" when it does."""
     if forgiven(run, since):
         return "before the ledger was cleared"

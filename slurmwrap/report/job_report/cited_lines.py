@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from slurmwrap.diagnosis.cited_context import own_place
+from slurmwrap.diagnosis.cited_context import find_own_place
 from slurmwrap.diagnosis.log_rows import strip_prefix
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.evidence import Citation
@@ -19,7 +19,7 @@ MAX_TEXT = 300  # characters of one cited line
 _FRAME = re.compile(r'File "([^"\n]{1,400})", line \d+')
 
 
-def cited(citations: Sequence[Citation], look: TextStyle, output: str = "") -> Iterator[str]:
+def format_citations(citations: Sequence[Citation], look: TextStyle, output: str = "") -> Iterator[str]:
     """Root causes first, with the lines around them; at most MAX_LINES unless all are wanted. `output`: the file of a
     pre-run's output, which its citations call "output"."""
     if output:
@@ -28,30 +28,34 @@ def cited(citations: Sequence[Citation], look: TextStyle, output: str = "") -> I
     shown = ordered if look.verbose else ordered[:MAX_LINES]
     texts = frozenset(citation.text.strip() for citation in shown)
     for citation in shown:
-        yield from _in_place(citation, texts, look) if citation.before or citation.after else _alone(citation, look)
+        yield from (
+            _format_in_place(citation, texts, look)
+            if citation.before or citation.after
+            else _format_lone_citation(citation, look)
+        )
     if len(ordered) > len(shown):
         yield f"  | and {count(len(ordered) - len(shown), 'line')} more (-v shows all)"
 
 
-def _alone(citation: Citation, look: TextStyle) -> Iterator[str]:
-    yield look.wrapped(f"| {place_of(citation)}: {_text(citation, look)}", "  ", "  |   ")
+def _format_lone_citation(citation: Citation, look: TextStyle) -> Iterator[str]:
+    yield look.wrapped(f"| {place_of(citation)}: {_format_text(citation, look)}", "  ", "  |   ")
 
 
-def _in_place(citation: Citation, others: frozenset[str], look: TextStyle) -> Iterator[str]:
+def _format_in_place(citation: Citation, others: frozenset[str], look: TextStyle) -> Iterator[str]:
     yield look.wrapped(f"{place_of(citation)}", "  ")
-    yield from _around(citation.before, others, look)
-    yield look.paint(look.wrapped(f"> {_text(citation, look)}", "    ", "    >   "), "bold")
-    yield from _around(citation.after, others, look)
+    yield from _format_context(citation.before, others, look)
+    yield look.paint(look.wrapped(f"> {_format_text(citation, look)}", "    ", "    >   "), "bold")
+    yield from _format_context(citation.after, others, look)
 
 
-def _around(lines: Sequence[str], others: frozenset[str], look: TextStyle) -> Iterator[str]:
+def _format_context(lines: Sequence[str], others: frozenset[str], look: TextStyle) -> Iterator[str]:
     """Without what is cited by itself, and with the end of a frame's path rather than its beginning."""
     for line in lines:
         if line.strip() not in others:
-            yield look.paint(fit(f"    | {_shortened(line, look.columns - 6)}", look.columns), "dim")
+            yield look.paint(fit(f"    | {_shorten_line(line, look.columns - 6)}", look.columns), "dim")
 
 
-def _shortened(line: str, columns: int) -> str:
+def _shorten_line(line: str, columns: int) -> str:
     frame = _FRAME.search(line)
     if frame is None or width(line) <= columns:
         return line
@@ -62,12 +66,12 @@ def _shortened(line: str, columns: int) -> str:
     return line
 
 
-def in_short(citations: Sequence[Citation]) -> str:
+def format_short_citation(citations: Sequence[Citation]) -> str:
     """ "AttributeError (model.py:7)" of the line that decided, or as much of that line as is short."""
     root = next((one for one in citations if one.role == "root"), None)
     if root is None:
         return ""
-    place = own_place(citations)
+    place = find_own_place(citations)
     raised = _RAISED.match(strip_prefix(root.text))
     what = raised[1].rpartition(".")[2] if raised else fit(root.text.strip(), _SHORT)
     return f"{what} ({place[0].rpartition('/')[2]}:{place[1]})" if place else f"{what} ({place_of(root)})"
@@ -78,6 +82,6 @@ def place_of(citation: Citation) -> str:
     return f"{citation.source}:{citation.line}" if citation.line else citation.source
 
 
-def _text(citation: Citation, look: TextStyle) -> str:
+def _format_text(citation: Citation, look: TextStyle) -> str:
     text = citation.text.strip()
     return text if look.verbose or len(text) <= MAX_TEXT else text[:MAX_TEXT] + "…"

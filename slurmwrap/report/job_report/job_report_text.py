@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, tzinfo
 from typing import Any
 
-from slurmwrap.diagnosis.taxonomy import title_of
+from slurmwrap.diagnosis.taxonomy import get_title
 from slurmwrap.model.finding import Finding
 from slurmwrap.model.run import JobRun, PrerunRecord
 from slurmwrap.model.submission import Submission
@@ -14,12 +14,12 @@ from slurmwrap.model.verdict import Outcome
 from slurmwrap.prerun.verdict.failed_commands import describe_failed_commands
 from slurmwrap.report.job_report.budget_table import RetryBudgetReport
 from slurmwrap.report.job_report.cited_lines import MAX_LINES as MAX_LINES
-from slurmwrap.report.job_report.cited_lines import cited
-from slurmwrap.report.job_report.next_step import Next, next_step
-from slurmwrap.report.job_report.run_text import told_run
-from slurmwrap.report.job_report.runs_text import ledger, run_table, told_tasks
-from slurmwrap.report.job_report.timeline import JobTimeline, stopped_by_prerun, tasks_of
-from slurmwrap.report.queue_wait import waited_line
+from slurmwrap.report.job_report.cited_lines import format_citations
+from slurmwrap.report.job_report.next_step import Next, find_next_step
+from slurmwrap.report.job_report.run_text import format_run
+from slurmwrap.report.job_report.runs_text import format_retry_budget, format_tasks, run_table
+from slurmwrap.report.job_report.timeline import JobTimeline, is_stopped_by_prerun, list_tasks
+from slurmwrap.report.queue_wait import format_wait
 from slurmwrap.report.text_format import WIDTH, count, duration, fit, visible
 from slurmwrap.report.text_style import Paint as Paint
 from slurmwrap.report.text_style import TextStyle
@@ -28,7 +28,7 @@ from slurmwrap.report.text_style import plain as plain
 _IN_FULL = 2  # runs of a job that are told in full: of more, the last one, and a table of all
 
 
-def tell(
+def format_job_report(
     story: JobTimeline,
     zone: tzinfo | None = UTC,
     paint: Paint = plain,
@@ -39,21 +39,21 @@ def tell(
 ) -> str:
     """The whole answer; times are shown in `zone`. `verbose`: nothing is folded, cut or left out."""
     look = TextStyle(zone=zone, paint=paint, columns=columns, verbose=verbose)
-    trials = [_prerun(prerun, story, look) for prerun in story.preruns]
-    stopped = stopped_by_prerun(story)
-    sections = [_head(story, look), *(trials if stopped else ()), *_runs(story, look)]
-    if account is not None and (verbose or len(_started(story)) > 1):
-        sections.append(ledger(account, look))
+    trials = [_format_prerun(prerun, story, look) for prerun in story.preruns]
+    stopped = is_stopped_by_prerun(story)
+    sections = [_format_head(story, look), *(trials if stopped else ()), *_format_runs(story, look)]
+    if account is not None and (verbose or len(_list_started_runs(story)) > 1):
+        sections.append(format_retry_budget(account, look))
     told = {attempt.attempt for attempt in story.attempts}
-    waits = [waited_line(delay) for delay in story.delays if delay.attempt not in told]
+    waits = [format_wait(delay) for delay in story.delays if delay.attempt not in told]
     sections.append(look.wrapped(line, "  ", "    ") for line in waits)
-    planned = [*(() if stopped else trials), *_planned(story, look)]
-    following = [_next(next_step(story), look)]
+    planned = [*(() if stopped else trials), *_format_plan(story, look)]
+    following = [_format_next_step(find_next_step(story), look)]
     sections += [*following, *planned] if _has_ended(story) else [*planned, *following]
     return "\n\n".join("\n".join(lines) for lines in map(list, sections) if lines) + "\n"
 
 
-def _planned(story: JobTimeline, look: TextStyle) -> Iterator[Iterable[str]]:
+def _format_plan(story: JobTimeline, look: TextStyle) -> Iterator[Iterable[str]]:
     """What gsub and the pre-run changed: in full for a job that has not ended, else with -v alone."""
     if story.submission is not None and story.submission.held_out:
         yield (look.paint("PRE-RUN", "bold") + " left out at random (prerun.holdout), to measure what pre-runs save",)
@@ -65,14 +65,14 @@ def _planned(story: JobTimeline, look: TextStyle) -> Iterator[Iterable[str]]:
             yield (look.paint(f"gsub changed {count(real, 'option')} of it (-v shows what and why).", "dim"),)
         return
     if story.submission is not None:
-        yield _changes("ASKED AND CHANGED", changes, story.submission.plan, look)
+        yield _format_changes("ASKED AND CHANGED", changes, story.submission.plan, look)
     for prerun in later:
-        yield _changes("AFTER THE PRE-RUN", prerun.changes, prerun.plan, look)
+        yield _format_changes("AFTER THE PRE-RUN", prerun.changes, prerun.plan, look)
 
 
 def _has_ended(story: JobTimeline) -> bool:
     """Whether there is an end to explain: then that and what to do stand first."""
-    return stopped_by_prerun(story) or any(run.diagnosis for run in _started(story))
+    return is_stopped_by_prerun(story) or any(run.diagnosis for run in _list_started_runs(story))
 
 
 def _is_real(change: Mapping[str, Any]) -> bool:
@@ -80,33 +80,33 @@ def _is_real(change: Mapping[str, Any]) -> bool:
     return bool(change.get("verb")) or change.get("old") != change.get("new")
 
 
-def _started(story: JobTimeline) -> Sequence[JobRun]:
+def _list_started_runs(story: JobTimeline) -> Sequence[JobRun]:
     """The runs worth telling: what a pre-run stopped never ran, and the pre-run's section says so."""
-    if not stopped_by_prerun(story):
+    if not is_stopped_by_prerun(story):
         return story.attempts
     return [attempt for attempt in story.attempts if attempt.nodes]
 
 
-def _runs(story: JobTimeline, look: TextStyle) -> Iterator[Iterable[str]]:
-    runs = _started(story)
-    if tasks_of(story) and not look.verbose:
-        yield from told_tasks(story, look)
+def _format_runs(story: JobTimeline, look: TextStyle) -> Iterator[Iterable[str]]:
+    runs = _list_started_runs(story)
+    if list_tasks(story) and not look.verbose:
+        yield from format_tasks(story, look)
         return
     if len(runs) > _IN_FULL and not look.verbose:
         yield run_table(runs, look)
     for number, run in enumerate(runs, start=1):
         if len(runs) <= _IN_FULL or look.verbose or run is runs[-1]:
-            yield told_run(f"RUN {number}{_of_task(run)} ", run, story, look)
+            yield format_run(f"RUN {number}{_format_task(run)} ", run, story, look)
 
 
-def _of_task(run: JobRun) -> str:
+def _format_task(run: JobRun) -> str:
     return f" of {run.address}" if "_" in run.address else ""
 
 
 # --- what was asked ------------------------------------------------------------------------------------------------
 
 
-def _head(story: JobTimeline, look: TextStyle) -> Iterator[str]:
+def _format_head(story: JobTimeline, look: TextStyle) -> Iterator[str]:
     asked, last = story.submission, story.attempts[-1] if story.attempts else None
     trial = story.preruns[-1] if story.preruns else None  # of --prerun=only there is nothing else
     name = asked.name if asked else last.name if last else trial.name if trial else ""
@@ -121,16 +121,16 @@ def _head(story: JobTimeline, look: TextStyle) -> Iterator[str]:
     if facts:
         yield look.wrapped(", ".join(facts))
     if (of := asked or alone) and of.script_path:
-        yield look.wrapped(_script(of))
+        yield look.wrapped(_format_script(of))
     if story.slurm_says:
         yield look.wrapped(f"Slurm says: {story.slurm_says}.", "  ", "    ")
 
 
-def _script(asked: Submission | PrerunRecord) -> str:
+def _format_script(asked: Submission | PrerunRecord) -> str:
     return asked.script_path if asked.script_path.startswith("/") else f"{asked.script_path} in {asked.work_dir}"
 
 
-def _changes(
+def _format_changes(
     title: str, changes: Sequence[Mapping[str, Any]], plan: Mapping[str, Any], look: TextStyle
 ) -> Iterator[str]:
     """What a rewrite did, with its reasons. Changes came as JSON from a user's own file: any key may be missing."""
@@ -182,29 +182,29 @@ def _plan(plan: Mapping[str, Any]) -> str:
 _OUTCOME = {Outcome.PASS: ("passed", "green"), Outcome.FAIL: ("failed", "red")}
 
 
-def _prerun(record: PrerunRecord, story: JobTimeline, look: TextStyle) -> Iterator[str]:
+def _format_prerun(record: PrerunRecord, story: JobTimeline, look: TextStyle) -> Iterator[str]:
     verdict = record.verdict
     word, style = _OUTCOME.get(verdict.outcome, ("inconclusive", "yellow"))
     where = f"PRE-RUN (job {record.prerun_job_id}) "
     what = f"{word} after {duration(verdict.seconds)}"
     steps = f", {count(verdict.steps, 'step')}" if verdict.steps else ""
     yield look.paint(where, "bold") + look.paint(what + steps, style)
-    kind = f"{title_of(verdict.category)} ({verdict.category}): " if verdict.category else ""
+    kind = f"{get_title(verdict.category)} ({verdict.category}): " if verdict.category else ""
     yield look.wrapped(f"{kind}{verdict.reason}")
     for sentence in describe_failed_commands(verdict.failed_commands, passed=verdict.outcome is Outcome.PASS):
         yield look.paint(look.wrapped(sentence, "  ", "    "), "yellow")
     for finding in verdict.findings:
-        yield from _finding(finding, story.lines.get((finding.file, finding.line), ""), look)
-    yield from cited(verdict.evidence, look, record.output or f"output of pre-run {record.prerun_job_id}")
+        yield from _format_finding(finding, story.lines.get((finding.file, finding.line), ""), look)
+    yield from format_citations(verdict.evidence, look, record.output or f"output of pre-run {record.prerun_job_id}")
     if verdict.input_path:
         fault = f": {verdict.input_fault}" if verdict.input_fault else ""
         yield look.wrapped(f"Input {verdict.input_path}{fault}", "  ", "    ")
-    if record.job_id is not None and stopped_by_prerun(story) and verdict.outcome is Outcome.FAIL:
+    if record.job_id is not None and is_stopped_by_prerun(story) and verdict.outcome is Outcome.FAIL:
         kept = f"Job {record.job_id} was cancelled before it started: {count(record.gpus, 'GPU')} kept free."
         yield look.wrapped(kept)
 
 
-def _finding(finding: Finding, line: str, look: TextStyle) -> Iterator[str]:
+def _format_finding(finding: Finding, line: str, look: TextStyle) -> Iterator[str]:
     place = f"{finding.file}:{finding.line} " if finding.file and finding.line else f"{finding.file} ".lstrip()
     yield look.wrapped(f"{place}{finding.message}", "  ", "    ")
     if line:
@@ -213,7 +213,7 @@ def _finding(finding: Finding, line: str, look: TextStyle) -> Iterator[str]:
         yield look.wrapped(finding.fix, "    ")
 
 
-def _next(step: Next, look: TextStyle) -> Iterator[str]:
+def _format_next_step(step: Next, look: TextStyle) -> Iterator[str]:
     yield look.paint("NEXT", "bold")
     yield look.wrapped(step.sentence)
     for command in step.commands:

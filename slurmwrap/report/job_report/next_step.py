@@ -18,8 +18,8 @@ from slurmwrap.model.verdict import Outcome
 from slurmwrap.policy.decide import REQUEUED_ALREADY
 from slurmwrap.policy.resize import time_needed_s
 from slurmwrap.policy.run_from_slurm import REQUEUED
-from slurmwrap.report.action_counts import REQUEUES, scontrol_line
-from slurmwrap.report.job_report.timeline import JobTimeline, failed, stopped_by_prerun, tasks_of
+from slurmwrap.report.action_counts import REQUEUES, format_scontrol_line
+from slurmwrap.report.job_report.timeline import JobTimeline, failed, is_stopped_by_prerun, list_tasks
 from slurmwrap.report.text_format import duration
 
 _GIB = 1024
@@ -45,15 +45,15 @@ class Next:
         return tuple(command for command in (self.command, *self.also) if command)
 
 
-def next_step(story: JobTimeline) -> Next:
+def find_next_step(story: JobTimeline) -> Next:
     """The one thing to try next."""
-    last = last_of(story)
-    if stopped_by_prerun(story):
+    last = find_last_run(story)
+    if is_stopped_by_prerun(story):
         return _submit(story, "Fix what the pre-run found, test it on one GPU, then submit again.", "--prerun=only")
-    if (tried := _of_trial(story)) is not None:
+    if (tried := _suggest_after_prerun(story)) is not None:
         return tried
     if last is not None and last.diagnosis is not None:
-        return _after_run(story, last)
+        return _suggest_after_run(story, last)
     if last is not None and last.state:
         return Next(sentence="It ended and is not judged yet; the reconciler does that within a minute.")
     if story.slurm_says.partition(" ")[0] in FINAL_STATES:
@@ -61,7 +61,7 @@ def next_step(story: JobTimeline) -> Next:
     return Next(sentence="It has not ended.", command=f"slurmwrap watch {shlex.quote(story.address)}")
 
 
-def _of_trial(story: JobTimeline) -> Next | None:
+def _suggest_after_prerun(story: JobTimeline) -> Next | None:
     """Asked by the id of a pre-run's own job; None of any other. It has a verdict, so it has ended."""
     own = [record for record in story.preruns if str(record.prerun_job_id) == story.address]
     if not own:
@@ -74,21 +74,21 @@ def _of_trial(story: JobTimeline) -> Next | None:
     return Next(sentence=f"This is a pre-run without a job of its own, and it {told}.{again}")
 
 
-def last_of(story: JobTimeline) -> JobRun | None:
+def find_last_run(story: JobTimeline) -> JobRun | None:
     """The run that matters most: the last, of an array the newest failure among its tasks."""
-    tasks = [run for run in tasks_of(story) if failed(run)]
+    tasks = [run for run in list_tasks(story) if failed(run)]
     if tasks:
         return max(tasks, key=lambda run: (run.end_time or 0, run.attempt.submit_time))
     return story.attempts[-1] if story.attempts else None
 
 
-def _after_run(story: JobTimeline, last: JobRun) -> Next:
+def _suggest_after_run(story: JobTimeline, last: JobRun) -> Next:
     assert last.diagnosis is not None
     mine = [action for action in story.actions if action.attempt == last.attempt]
     if not failed(last) and last.state == REQUEUED:
-        return _requeued(story, last)
+        return _suggest_after_requeue(story, last)
     if not failed(last):
-        return _of_no_failure(story, last)
+        return _suggest_for_completed(story, last)
     again = any(a.verb in _LETS_GO and a.mode == "act" and not a.error for a in mine)
     if again or last.decision_reason.endswith(REQUEUED_ALREADY):
         watch = f"slurmwrap watch {shlex.quote(last.address)}"
@@ -96,14 +96,16 @@ def _after_run(story: JobTimeline, last: JobRun) -> Next:
     advised = [a for a in mine if a.mode == "advise" and a.verb not in _NOT_ABOUT_JOBS]
     advised = [a for a in advised if a.rule not in WAITING_RULES]
     if advised:
-        return Next(sentence="It can be run again:", command=" && ".join(scontrol_line(action) for action in advised))
+        return Next(
+            sentence="It can be run again:", command=" && ".join(format_scontrol_line(action) for action in advised)
+        )
     release = f"scontrol release {last.address}"
     if last.decision == "stop" and f"'{release}'" in last.decision_reason:  # its launch failed, and Slurm holds it
         return Next(sentence="Slurm holds it: let it start again, or cancel it.", command=release)
-    return _of_input(story, last) or _of_size(story, last) or _of_decision(story, last)
+    return _suggest_for_input(story, last) or _suggest_for_size(story, last) or _suggest_by_decision(story, last)
 
 
-def _requeued(story: JobTimeline, last: JobRun) -> Next:
+def _suggest_after_requeue(story: JobTimeline, last: JobRun) -> Next:
     """Its last known run was requeued, and failed of nothing. `slurm_says` is about the next one."""
     if story.slurm_says.partition(" ")[0] in FINAL_STATES:
         return Next(sentence="The run after it ended, and is not judged yet (slurmwrap reconcile).")
@@ -127,7 +129,7 @@ _SHOWS = {
 _RETRIED = ("retry", "retry_elsewhere")
 
 
-def _of_input(story: JobTimeline, last: JobRun) -> Next | None:
+def _suggest_for_input(story: JobTimeline, last: JobRun) -> Next | None:
     if last.decision != "blacklist_input":
         return None
     path = last.diagnosis.input_path if last.diagnosis is not None else ""
@@ -139,15 +141,15 @@ def _of_input(story: JobTimeline, last: JobRun) -> Next | None:
     return replace(_submit(story, sentence), also=(f"slurmwrap inputs show {shlex.quote(path)}",))
 
 
-def _of_size(story: JobTimeline, last: JobRun) -> Next | None:
+def _suggest_for_size(story: JobTimeline, last: JobRun) -> Next | None:
     """More memory or time, in the unit in which it was asked for; None where neither is the matter, or known."""
     category = last.diagnosis.category if last.diagnosis is not None else ""
-    if category == "cpu_oom" and (option := more_memory(last)):
+    if category == "cpu_oom" and (option := suggest_memory(last)):
         return _submit(story, "Submit it again with more memory, or lower what it needs.", option)
-    return _of_time(story, last, last.time_limit_s) if category == "time_limit" and last.time_limit_s else None
+    return _suggest_for_time(story, last, last.time_limit_s) if category == "time_limit" and last.time_limit_s else None
 
 
-def _of_time(story: JobTimeline, last: JobRun, limit_s: int) -> Next:
+def _suggest_for_time(story: JobTimeline, last: JobRun, limit_s: int) -> Next:
     """As long as its progress says that the whole job takes, with a margin; else half as much again as it had."""
     left = last.diagnosis.remaining_s if last.diagnosis is not None else None
     wanted = float(time_needed_s(last.run_s or limit_s, left)) if left is not None else limit_s * _MORE
@@ -156,14 +158,14 @@ def _of_time(story: JobTimeline, last: JobRun, limit_s: int) -> Next:
     if cap is not None and wanted > cap:
         need = f"{why}: it needs about {duration(wanted)} in all, and" if why else "It needs more time, and"
         sentence = f"{need} its partition allows {duration(cap)}: write checkpoints, and continue in a chain of jobs."
-        option = f"--dependency=singleton --time={_slurm_time(cap)}"
+        option = f"--dependency=singleton --time={_format_slurm_time(cap)}"
         return _submit(story, f"{sentence} Submit this several times:", option)
     again = "it starts from its checkpoint only if the program resumes" if wanted > limit_s else ""
     sentence = f"{why}: submit it again with more time" if why else "Submit it again with more time"
-    return _submit(story, f"{sentence}; {again}." if again else f"{sentence}.", f"--time={_slurm_time(wanted)}")
+    return _submit(story, f"{sentence}; {again}." if again else f"{sentence}.", f"--time={_format_slurm_time(wanted)}")
 
 
-def _of_decision(story: JobTimeline, last: JobRun) -> Next:
+def _suggest_by_decision(story: JobTimeline, last: JobRun) -> Next:
     assert last.diagnosis is not None
     found = last.diagnosis
     if found.category == "no_signature":
@@ -186,7 +188,7 @@ def _of_decision(story: JobTimeline, last: JobRun) -> Next:
     return _submit(story, found.advice or "Submit it again.")
 
 
-def _of_no_failure(story: JobTimeline, last: JobRun) -> Next:
+def _suggest_for_completed(story: JobTimeline, last: JobRun) -> Next:
     found = last.diagnosis
     if found is None or found.category != COMPLETED_WITH_ERROR:
         cancelled = found is not None and found.category == "cancelled"
@@ -199,7 +201,7 @@ def _of_no_failure(story: JobTimeline, last: JobRun) -> Next:
 
 def _test(story: JobTimeline, last: JobRun, sentence: str, variable: str = "") -> Next:
     """A pre-run that goes beyond where the run failed: one of a few steps would pass again."""
-    steps, at = _beyond(story, last)
+    steps, at = _find_steps_beyond(story, last)
     if not steps:
         return _submit(story, sentence, "--prerun=only", variable)
     if last.run_s > _LONG_S:
@@ -209,7 +211,7 @@ def _test(story: JobTimeline, last: JobRun, sentence: str, variable: str = "") -
     return _submit(story, sentence, f"--prerun=only --prerun-steps {steps}", variable)
 
 
-def _beyond(story: JobTimeline, last: JobRun) -> tuple[int, str]:
+def _find_steps_beyond(story: JobTimeline, last: JobRun) -> tuple[int, str]:
     """(steps of a pre-run that would meet the failure, where it was, in words); (0, "") where a plain one may do.
 
     By the step that the run reached, else by its time and the speed that its pre-run measured; where a pre-run passed
@@ -218,37 +220,37 @@ def _beyond(story: JobTimeline, last: JobRun) -> tuple[int, str]:
     found, measured = last.diagnosis, last.measurement
     step = measured.steps if measured is not None and measured.steps else found.step if found is not None else None
     if step is not None and step > _FEW:
-        return _rounded(step * _MORE), f"after step {step:,}"
+        return _round_steps(step * _MORE), f"after step {step:,}"
     passed = [p.verdict for p in story.preruns if p.verdict.outcome is Outcome.PASS]
     if not passed or step is not None or last.run_s <= passed[-1].seconds:
         return 0, ""
     speed = passed[-1].measurement.steps_per_s if passed[-1].measurement is not None else None
-    steps = _rounded(last.run_s * speed * _MORE) if speed else _SOME
+    steps = _round_steps(last.run_s * speed * _MORE) if speed else _SOME
     return max(
         steps, _SOME
     ), f"after {duration(last.run_s)}, and the pre-run ended after {duration(passed[-1].seconds)}"
 
 
-def _rounded(steps: float) -> int:
+def _round_steps(steps: float) -> int:
     """Up to two digits: 150, 1200."""
     unit = int(10 ** max(0, len(str(math.ceil(steps))) - 2))
     return min(_MOST_STEPS, math.ceil(steps / unit) * unit)
 
 
-def more_memory(record: JobRun) -> str:
+def suggest_memory(record: JobRun) -> str:
     """ "--mem=96G": half as much again, or what was measured with a margin; "" when nothing is known."""
     peak = record.measurement.mem_peak_mib if record.measurement is not None else None
     if record.mem_mib_per_cpu:
-        return f"--mem-per-cpu={_gib(record.mem_mib_per_cpu * _MORE)}"
+        return f"--mem-per-cpu={_format_gib(record.mem_mib_per_cpu * _MORE)}"
     wanted = max((record.mem_mib_per_node or 0) * _MORE, (peak or 0) * _MARGIN)
-    return f"--mem={_gib(wanted)}" if record.mem_mib_per_node else ""
+    return f"--mem={_format_gib(wanted)}" if record.mem_mib_per_node else ""
 
 
-def _gib(mib: float) -> str:
+def _format_gib(mib: float) -> str:
     return f"{math.ceil(mib / _GIB)}G" if mib >= _GIB else f"{math.ceil(mib)}M"
 
 
-def _slurm_time(seconds: float) -> str:
+def _format_slurm_time(seconds: float) -> str:
     days, minutes = divmod(math.ceil(seconds / 60), 1440)
     clock = f"{minutes // 60:02d}:{minutes % 60:02d}:00"
     return f"{days}-{clock}" if days else clock

@@ -6,24 +6,24 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from posixpath import basename
 
-from slurmwrap.diagnosis.cited_context import own_place
+from slurmwrap.diagnosis.cited_context import find_own_place
 from slurmwrap.diagnosis.taxonomy import (
     CATEGORIES,
     COMPLETED_WITH_ERROR,
     DECISION_TITLES,
     DOMAINS,
     SUCCESS,
-    title_of,
+    get_title,
 )
 from slurmwrap.model.action import Verb
 from slurmwrap.model.finding import Finding
 from slurmwrap.model.hostlist import fold
 from slurmwrap.model.run import ActionRecord, Incident, JobRun
 from slurmwrap.policy.run_from_slurm import REQUEUED
-from slurmwrap.report.action_counts import scontrol_line
-from slurmwrap.report.job_report.cited_lines import cited, in_short
+from slurmwrap.report.action_counts import format_scontrol_line
+from slurmwrap.report.job_report.cited_lines import format_citations, format_short_citation
 from slurmwrap.report.job_report.timeline import JobTimeline, failed
-from slurmwrap.report.queue_wait import waited_line
+from slurmwrap.report.queue_wait import format_wait
 from slurmwrap.report.text_format import count, duration, visible
 from slurmwrap.report.text_style import TextStyle
 
@@ -35,25 +35,25 @@ _INCIDENT = (
 )
 
 
-def told_run(title: str, record: JobRun, story: JobTimeline, look: TextStyle) -> Iterator[str]:
+def format_run(title: str, record: JobRun, story: JobTimeline, look: TextStyle) -> Iterator[str]:
     with_error = record.diagnosis is not None and record.diagnosis.category == COMPLETED_WITH_ERROR
     style = "red" if failed(record) or with_error else "green" if record.diagnosis else "yellow"
     yield look.paint(visible(title), "bold") + look.paint(visible(ending(record) + _exit(record)), style)
     if with_error and record.diagnosis is not None:
-        short = in_short(record.diagnosis.evidence) or "an error"
+        short = format_short_citation(record.diagnosis.evidence) or "an error"
         loss = "a loss of NaN or Inf: " if record.diagnosis.error == "model_diverged" else ""
         yield look.wrapped(f"Completed, but its output ends with {loss}{short}.", "  ", "    ")
     yield look.wrapped(_when_and_where(record, look) + _counted(record), "  ", "    ")
     waited = record.waited or next((d for d in story.delays if d.attempt == record.attempt), None)
     if waited is not None:
-        yield look.wrapped(waited_line(waited), "  ", "    ")
-    if record.state == "COMPLETED" and (used := asked_and_used(record)):
+        yield look.wrapped(format_wait(waited), "  ", "    ")
+    if record.state == "COMPLETED" and (used := format_requested_and_used(record)):
         yield look.wrapped(used, "  ", "    ")
     if record.diagnosis is not None and record.diagnosis.category != SUCCESS:
         yield from judged(record, story, look)
 
 
-def asked_and_used(record: JobRun) -> str:
+def format_requested_and_used(record: JobRun) -> str:
     """ "Asked / used: time 1 h / 12 min; CPUs 8 / 2.1; memory 32.0 GiB / 5.1 GiB." as far as it is known, per node."""
     found, parts = record.measurement, []
     if record.time_limit_s and record.start_time is not None and record.end_time is not None:
@@ -76,7 +76,7 @@ def warned_of(record: JobRun, story: JobTimeline) -> Sequence[str]:
     found = record.diagnosis
     if story.submission is None or found is None or found.category in (SUCCESS, CANCELLED):
         return ()
-    place = own_place(found.evidence)
+    place = find_own_place(found.evidence)
     texts = " ".join(one.text for one in found.evidence if one.role == "root")
     category = found.error or found.category
     said = [one for one in story.submission.warnings if _is_about(one, place, texts, category)]
@@ -105,12 +105,12 @@ def judged(record: JobRun, story: JobTimeline, look: TextStyle) -> Iterator[str]
     sure = f"{round(100 * diagnosis.confidence)} % sure"
     detail = ", ".join(part for part in (domain, f"node {diagnosis.node}" if diagnosis.node else "", sure) if part)
     named = f" ({category})" if category != CANCELLED else ""
-    title = "requeued" if record.state == REQUEUED and category == CANCELLED else title_of(category)
+    title = "requeued" if record.state == REQUEUED and category == CANCELLED else get_title(category)
     yield look.wrapped(f"{title}{named}: {detail}", "  ", "    ")
     if look.verbose and category in CATEGORIES and category != CANCELLED:
         meaning = CATEGORIES[category].meaning
         yield look.wrapped(f"{meaning[:1].upper()}{meaning[1:]}.")
-    yield from cited(diagnosis.evidence, look)
+    yield from format_citations(diagnosis.evidence, look)
     if record.incident:
         yield from _incident(next((i for i in story.incidents if i.incident_id == record.incident), None), look)
     for warning in warned_of(record, story):
@@ -124,7 +124,7 @@ def judged(record: JobRun, story: JobTimeline, look: TextStyle) -> Iterator[str]
         yield look.wrapped(f"Decision: {title} ({record.decision}){why}", "  ", "    ")
     for action in story.actions:
         if action.attempt == record.attempt:
-            yield from _action(action, look)
+            yield from _format_action(action, look)
 
 
 def _incident(incident: Incident | None, look: TextStyle) -> Iterator[str]:
@@ -143,7 +143,7 @@ def ending(record: JobRun) -> str:
 def result_of(record: JobRun) -> str:
     """The kind of failure, or of error in the output, in plain words; Slurm's state of anything else."""
     found = record.diagnosis
-    return title_of(found.category) if found and (failed(record) or found.error) else ending(record)
+    return get_title(found.category) if found and (failed(record) or found.error) else ending(record)
 
 
 def _exit(record: JobRun) -> str:
@@ -178,16 +178,16 @@ def _counted(record: JobRun) -> str:
 _BOUND = {"user": "  # for its owner's jobs", "site": "  # for everybody's jobs"}
 
 
-def _action(action: ActionRecord, look: TextStyle) -> Iterable[str]:
+def _format_action(action: ActionRecord, look: TextStyle) -> Iterable[str]:
     if action.mode == "observe":
         return
     bound = _BOUND.get(action.key, "") if action.verb == Verb.BLOCK_INPUT.value else ""
-    yield f"  {status_of(action)}: {visible(scontrol_line(action))}{bound}"
+    yield f"  {describe_action_status(action)}: {visible(format_scontrol_line(action))}{bound}"
     if action.error:
         yield look.wrapped(action.error, "    ")
 
 
-def status_of(action: ActionRecord) -> str:
+def describe_action_status(action: ActionRecord) -> str:
     """ "observed", "advised", "refused" (or given up), "done", "to be done"."""
     if action.mode != "act":
         return "advised" if action.mode == "advise" else "observed"

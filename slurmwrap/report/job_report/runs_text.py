@@ -4,45 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from slurmwrap.diagnosis.taxonomy import title_of
+from slurmwrap.diagnosis.taxonomy import get_title
 from slurmwrap.model.hostlist import fold
 from slurmwrap.model.run import JobRun
-from slurmwrap.report.fold_rows import alike, fold_jobs
+from slurmwrap.report.fold_rows import fold_jobs, group_alike
 from slurmwrap.report.job_report.budget_table import RetryBudgetReport
-from slurmwrap.report.job_report.run_text import judged, result_of, told_run
-from slurmwrap.report.job_report.timeline import JobTimeline, failed, tasks_of
+from slurmwrap.report.job_report.run_text import format_run, judged, result_of
+from slurmwrap.report.job_report.timeline import JobTimeline, failed, list_tasks
 from slurmwrap.report.text_format import count, duration, hours, in_order, table, visible
 from slurmwrap.report.text_style import TextStyle
 
 
-def told_tasks(story: JobTimeline, look: TextStyle) -> Iterator[Iterable[str]]:
+def format_tasks(story: JobTimeline, look: TextStyle) -> Iterator[Iterable[str]]:
     """Tasks that ended alike are one story, told of the first that failed; those that failed come first."""
-    for group in groups_of_tasks(story):
+    for group in group_tasks(story):
         title = f"{count(len(group), 'TASK', 'TASKS')} {fold_jobs(run.address for run in group)} "
         first = min(group, key=lambda run: run.end_time or 1 << 62)
         if len(group) == 1:
-            yield told_run(f"TASK {first.address} ", first, story, look)
+            yield format_run(f"TASK {first.address} ", first, story, look)
         elif failed(first):
-            yield _alike(title, group, first, story, look)
+            yield _format_alike(title, group, first, story, look)
         else:
             style = "green" if first.diagnosis else "yellow"
             yield [look.paint(visible(title), "bold") + look.paint(visible(result_of(first)), style)]
 
 
-def groups_of_tasks(story: JobTimeline) -> tuple[tuple[JobRun, ...], ...]:
+def group_tasks(story: JobTimeline) -> tuple[tuple[JobRun, ...], ...]:
     """The last run of each task, those that ended alike together; failures first, the largest group first."""
-    groups = alike(tasks_of(story), _how_it_ended)
+    groups = group_alike(list_tasks(story), _make_ending_key)
     return tuple(sorted(groups, key=lambda group: (not failed(group[0]), -len(group))))
 
 
-def _how_it_ended(run: JobRun) -> tuple[object, ...]:
+def _make_ending_key(run: JobRun) -> tuple[object, ...]:
     found = run.diagnosis
     if not failed(run) or found is None:
         return (result_of(run),)
     return (found.category, found.signature, run.decision, run.state, found.input_path)
 
 
-def _alike(title: str, group: Sequence[JobRun], first: JobRun, story: JobTimeline, look: TextStyle) -> Iterator[str]:
+def _format_alike(
+    title: str, group: Sequence[JobRun], first: JobRun, story: JobTimeline, look: TextStyle
+) -> Iterator[str]:
     yield look.paint(look.wrapped(f"{title}failed alike", "", "  "), "red")
     ends = sorted(run.end_time for run in group if run.end_time)
     nodes = {name for run in group for name in run.nodes}
@@ -74,14 +76,14 @@ def run_table(runs: Sequence[JobRun], look: TextStyle) -> Iterator[str]:
     yield table(head, rows, columns=look.columns)
 
 
-def ledger(account: RetryBudgetReport, look: TextStyle) -> Iterator[str]:
+def format_retry_budget(account: RetryBudgetReport, look: TextStyle) -> Iterator[str]:
     """What its failures cost the job, and how many retries are left to each root cause."""
     if not account.budgets:
         return
     yield look.paint("RETRIES", "bold")
     rows = [
         [
-            title_of(one.category),
+            get_title(one.category),
             str(one.failures),
             str(one.used),
             str(one.limit),

@@ -1,6 +1,6 @@
 """Turns what is remembered of one job into its Story: asked, tried, run, judged. Pure.
 
-What to do next is in next_step.py.
+What to do next is in find_next_step.py.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class JobTimeline:
         return self.submission is None and not self.preruns and not self.attempts
 
 
-def story_of(
+def build_timeline(
     address: str,
     submissions: Sequence[Submission],
     preruns: Sequence[PrerunRecord],
@@ -54,9 +54,9 @@ def story_of(
 ) -> JobTimeline:
     """The newest job of this name: ids come back after MaxJobId, and with a new cluster of the same name; and the
     clusters that share a home have each a job of that id."""
-    mine = [s for s in submissions if s.job_id == _number(address) or s.prerun_job_id == _number(address)]
+    mine = [s for s in submissions if s.job_id == _parse_number(address) or s.prerun_job_id == _parse_number(address)]
     submission = max(mine, key=lambda s: s.at, default=None)
-    number = submission.job_id if submission else _number(address)
+    number = submission.job_id if submission else _parse_number(address)
     since = submission.at - CLOCKS_S if submission else 0.0
     if submission is not None:
         preruns = [p for p in preruns if p.cluster == submission.cluster]
@@ -68,7 +68,7 @@ def story_of(
     if submission is None and runs:
         newest = max(runs, key=lambda a: a.attempt.submit_time)
         runs = [a for a in runs if (a.uid, a.attempt.cluster) == (newest.uid, newest.attempt.cluster)]
-    runs, older = _last_job_of(runs)
+    runs, older = _select_last_job(runs)
     if submission is not None and _is_older(submission, runs, older):  # the newest was not submitted by gsub
         submission, tried = None, []
     keys, others = {a.attempt for a in runs}, {a.attempt for a in older}
@@ -76,17 +76,17 @@ def story_of(
         address=name,
         submission=submission,
         preruns=tuple(sorted({(p.prerun_job_id, p.at): p for p in tried}.values(), key=lambda p: p.at)),
-        attempts=tuple(sorted({a.attempt: a for a in runs}.values(), key=_by_time_and_task)),
+        attempts=tuple(sorted({a.attempt: a for a in runs}.values(), key=_make_sort_key)),
         actions=tuple(action for action in actions if action.attempt in keys),
         delays=tuple(
             d
             for d in delays
-            if _number(d.address) == number and d.attempt.submit_time >= since and d.attempt not in others
+            if _parse_number(d.address) == number and d.attempt.submit_time >= since and d.attempt not in others
         ),
     )
 
 
-def _last_job_of(runs: Sequence[JobRun]) -> tuple[list[JobRun], list[JobRun]]:
+def _select_last_job(runs: Sequence[JobRun]) -> tuple[list[JobRun], list[JobRun]]:
     """Of each raw id the runs of its newest job, and those of older jobs whose id came back within the slack."""
     last = {a.attempt.job_id: a for a in sorted(runs, key=lambda a: a.attempt.submit_time)}
     kept = {a.attempt for newest in last.values() for a in (newest, *runs_before(runs, newest))}
@@ -98,7 +98,7 @@ def _is_older(submission: Submission, runs: Sequence[JobRun], older: Sequence[Jo
     return any(speaks_for(submission, a) for a in older) and not any(speaks_for(submission, a) for a in runs)
 
 
-def last_failure(attempts: Sequence[JobRun], preruns: Sequence[PrerunRecord]) -> tuple[str, str] | None:
+def find_last_failure(attempts: Sequence[JobRun], preruns: Sequence[PrerunRecord]) -> tuple[str, str] | None:
     """(address, cluster) of the job that failed last, in a run or in its pre-run; None when none did."""
     ran = [a for a in attempts if a.end_time and failed(a)]
     ends = [(float(a.end_time or 0), a.address or str(a.attempt.job_id), a.attempt.cluster) for a in ran]
@@ -106,24 +106,24 @@ def last_failure(attempts: Sequence[JobRun], preruns: Sequence[PrerunRecord]) ->
     return max(ends)[1:] if ends else None
 
 
-def stopped_jobs(preruns: Sequence[PrerunRecord]) -> frozenset[tuple[str, int]]:
+def list_stopped_jobs(preruns: Sequence[PrerunRecord]) -> frozenset[tuple[str, int]]:
     """(cluster, job id) of jobs whose pre-run failed."""
     failures = [p for p in preruns if p.verdict.outcome is Outcome.FAIL]
     return frozenset((p.cluster, p.job_id) for p in failures if p.job_id is not None)
 
 
-def never_ran(record: JobRun, stopped: frozenset[tuple[str, int]]) -> bool:
+def has_never_run(record: JobRun, stopped: frozenset[tuple[str, int]]) -> bool:
     """A job that its pre-run stopped: Slurm has a cancelled record of it, yet no run."""
     return not record.nodes and (record.attempt.cluster, record.attempt.job_id) in stopped
 
 
-def stopped_by_prerun(story: JobTimeline) -> bool:
+def is_stopped_by_prerun(story: JobTimeline) -> bool:
     """The newest pre-run failed and the job never started."""
     started = any(attempt.start_time is not None and attempt.run_s > 0 for attempt in story.attempts)
     return bool(story.preruns) and story.preruns[-1].verdict.outcome is Outcome.FAIL and not started
 
 
-def tasks_of(story: JobTimeline) -> tuple[JobRun, ...]:
+def list_tasks(story: JobTimeline) -> tuple[JobRun, ...]:
     """Of a whole array the last run of each of its tasks, in their order; () of anything else."""
     if "_" in story.address or len({run.address for run in story.attempts if "_" in run.address}) < 2:
         return ()
@@ -131,11 +131,11 @@ def tasks_of(story: JobTimeline) -> tuple[JobRun, ...]:
     return tuple(sorted(last.values(), key=lambda run: (len(run.address), run.address)))
 
 
-def _by_time_and_task(run: JobRun) -> tuple[int, int, str]:
+def _make_sort_key(run: JobRun) -> tuple[int, int, str]:
     return run.attempt.submit_time, len(run.address), run.address  # 77_2 before 77_10
 
 
-def _number(address: str) -> int:
+def _parse_number(address: str) -> int:
     head = address.split("_")[0]
     return int(head) if head.isdecimal() else -1
 

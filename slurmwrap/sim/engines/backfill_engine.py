@@ -18,7 +18,7 @@ from operator import attrgetter
 
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.placement.demand import Server
-from slurmwrap.placement.throughput import speed_at
+from slurmwrap.placement.throughput import find_speed
 from slurmwrap.sim import sim_throughput
 from slurmwrap.sim.engines.free_resources import Seats, emptied, floor_of, pools
 from slurmwrap.sim.engines.pending_queue import line_of
@@ -305,8 +305,8 @@ class BackfillSimulator:
         job, world = waiting.job, self.world
         run_s = job.work_s
         if waiting.points:
-            given = speed_at(waiting.points, waiting.cpus, waiting.mem_mib)
-            at_share = speed_at(waiting.points, *sim_throughput.share(self.like))
+            given = find_speed(waiting.points, waiting.cpus, waiting.mem_mib)
+            at_share = find_speed(waiting.points, *sim_throughput.share(self.like))
             if given > 0 and at_share > 0:
                 run_s = sim_throughput.share_work_s(job, waiting.points, self.like) * at_share / given
         if world.spread_slowdown and self._apart(waiting):

@@ -17,7 +17,7 @@ import numpy as np
 from slurmwrap.model.hostlist import expand
 from slurmwrap.model.placement_plan import Level, PlacementPlan
 from slurmwrap.model.resource_profile import ResourceProfile
-from slurmwrap.placement.relaxation import checked, due_level
+from slurmwrap.placement.relaxation import check_levels, find_due_level
 from slurmwrap.sim.arrays import Bools
 from slurmwrap.sim.engines.free_resources import FreeResources
 from slurmwrap.sim.engines.pending_sim_job import PendingSimJob
@@ -89,7 +89,7 @@ class Placer:
             count, _, wait = wishes["switches"].partition("@")
             minutes, _, seconds = wait.partition(":")
             waiting.leaves, waiting.leaves_until = int(count), waiting.submitted + 60 * int(minutes) + int(seconds)
-        levels = checked(plan.levels)
+        levels = check_levels(plan.levels)
         if len(levels) > 1:
             one = Insisting(waiting=waiting, levels=levels, base=base)
             self.insisting[waiting.place] = one
@@ -126,7 +126,7 @@ class Placer:
 
     def keys(self, one: Insisting, now: float) -> dict[str, str]:
         """Key → value that it is loosened to."""
-        goal = due_level(one.levels, now - one.waiting.submitted)
+        goal = find_due_level(one.levels, now - one.waiting.submitted)
         return {key: value for level in one.levels[one.at + 1 : goal + 1] for key, value in level.updates}
 
     def loosen(self, one: Insisting, now: float) -> None:
@@ -139,7 +139,7 @@ class Placer:
                 _on(waiting, None, int(value.rpartition("-")[2]))
             elif key == "Switches":
                 waiting.leaves = None
-        one.at = due_level(one.levels, now - waiting.submitted)
+        one.at = find_due_level(one.levels, now - waiting.submitted)
         if one.at + 1 == len(one.levels):
             del self.insisting[waiting.place]
         else:

@@ -14,7 +14,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from slurmwrap.placement.demand import Server
-from slurmwrap.placement.token_bucket import Bucket, filled, take
+from slurmwrap.placement.token_bucket import Bucket, fill_bucket, take
 from slurmwrap.sim.engines.free_resources import ROUNDING
 from slurmwrap.sim.engines.pending_sim_job import PendingSimJob
 from slurmwrap.sim.engines.sim_placer import Placer
@@ -101,7 +101,7 @@ class Reconciler:
 
     def _afford(self, count: int, game: BackfillSimulator) -> bool:
         per_s = game.world.updates_per_s
-        rest = take(filled(self.bucket, game.now, per_s), count, per_s)
+        rest = take(fill_bucket(self.bucket, game.now, per_s), count, per_s)
         if rest is None:
             self.held_back = True
             return False

@@ -16,8 +16,8 @@ from slurmwrap.config import Tuning
 from slurmwrap.model.node import Node
 from slurmwrap.placement.allocate import allocate
 from slurmwrap.placement.demand import Allocation, JobDemand, Server
-from slurmwrap.placement.pending_rules import hurried, kept_to_share, matters
-from slurmwrap.placement.single_job_tuning import granted
+from slurmwrap.placement.pending_rules import is_worth_an_update, limit_to_share_of_servers, list_hurried_jobs
+from slurmwrap.placement.single_job_tuning import allocate_single_job
 from slurmwrap.sim import sim_throughput
 from slurmwrap.sim.engines.free_resources import ROUNDING
 from slurmwrap.sim.engines.pending_sim_job import PendingSimJob
@@ -52,7 +52,7 @@ class Tuner:
             return waiting.cpus, waiting.mem_mib
         key = (waiting.job.model, waiting.job.gpus, waiting.nodes, waiting.asked)
         if key not in self._alone:
-            cpus, memory = granted(self._claim(waiting), _node(self.like), self.mechanism)
+            cpus, memory = allocate_single_job(self._claim(waiting), _node(self.like), self.mechanism)
             self._alone[key] = self._whole(waiting, cpus), memory
         return self._alone[key]
 
@@ -83,12 +83,12 @@ class Tuner:
         could = {grant.job for grant in allocate(plain, servers, "proportional") if grant.servers}
         self.startable = {job: min(self.startable.get(job, now), now) for job in could}
         everywhere = frozenset(server.name for server in servers)
-        soon = hurried(
+        soon = list_hurried_jobs(
             (claim.job, everywhere if claim.servers is None else claim.servers & everywhere, bool(one.points))
             for one, claim in zip(reversed(ready), reversed(claims), strict=True)
         )
         for_s = {job: now - since for job, since in self.startable.items()} | dict.fromkeys(soon, inf)
-        kept = (kept_to_share(claim, servers) if claim.job in soon else claim for claim in claims)
+        kept = (limit_to_share_of_servers(claim, servers) if claim.job in soon else claim for claim in claims)
         return [replace(claim, startable_s=for_s.get(claim.job, 0.0)) for claim in kept]
 
     def _changes(
@@ -96,7 +96,7 @@ class Tuner:
     ) -> Iterator[TunedRequest]:
         for claim, grant in given:
             waiting = ours[claim.job]
-            if not matters(claim, grant, waiting.cpus, waiting.mem_mib):
+            if not is_worth_an_update(claim, grant, waiting.cpus, waiting.mem_mib):
                 continue
             cpus, memory = self._whole(waiting, grant.cpus), float(grant.mem_mib)
             keys = 2 * (abs(cpus - waiting.cpus) > ROUNDING) + (memory != waiting.mem_mib)

@@ -13,10 +13,10 @@ from slurmwrap.config import Config
 from slurmwrap.model.evidence import Diagnosis
 from slurmwrap.model.node import Node, NodeHealth, Partition, Snapshot
 from slurmwrap.model.run import JobRun, StrikeRecord
-from slurmwrap.placement.candidates import CandidateNodes, field_of
+from slurmwrap.placement.candidates import CandidateNodes, find_candidate_nodes
 from slurmwrap.placement.demand import Server
 from slurmwrap.placement.excluded_nodes import avoid
-from slurmwrap.placement.resource_units import need_of
+from slurmwrap.placement.resource_units import compute_resource_units
 from slurmwrap.policy.node_history import Exposure, NodeHistory
 from slurmwrap.policy.strikes import health, strikes_of
 from slurmwrap.sbatch.request import GpuUnit, JobRequest, ResourceShape, Script
@@ -111,8 +111,8 @@ class SimNodeHistory:
     def _field(self, shape: tuple[int, int]) -> tuple[JobRequest, CandidateNodes] | None:
         if shape not in self._fields:
             request = _request(*shape)
-            need = need_of(request)
-            self._fields[shape] = (request, field_of(request, need, self._snapshot)) if need else None
+            need = compute_resource_units(request)
+            self._fields[shape] = (request, find_candidate_nodes(request, need, self._snapshot)) if need else None
         return self._fields[shape]
 
 

@@ -28,7 +28,7 @@ from itertools import islice
 import highspy
 
 from slurmwrap.placement.demand import Allocation, JobDemand, Server, SpeedPoint
-from slurmwrap.placement.throughput import speed_at
+from slurmwrap.placement.throughput import find_speed
 
 _SAME = 1e-9
 
@@ -132,7 +132,7 @@ def options_of(claim: JobDemand, share: tuple[float, int]) -> Options:
     `share`: CPUs and MiB per GPU. As it asks where the profile says nothing of the share. On purpose not
     placement/lease_options.py: a yardstick for `graded` shares no code with it.
     """
-    at_share = speed_at(claim.speeds, *share)
+    at_share = find_speed(claim.speeds, *share)
     if at_share <= 0:
         return (GroupAllocation(cpus=claim.cpus, mem_mib=claim.mem_mib, speed=1.0, gpus=claim.gpus),)
     return _options(claim.speeds, share, claim.gpus)
@@ -140,7 +140,7 @@ def options_of(claim: JobDemand, share: tuple[float, int]) -> Options:
 
 @lru_cache(maxsize=4096)
 def _options(speeds: tuple[SpeedPoint, ...], share: tuple[float, int], gpus: int) -> Options:
-    at_share = speed_at(speeds, *share)
+    at_share = find_speed(speeds, *share)
     points = [(float(point.cpus), point.mem_mib, point.speed) for point in speeds if point.speed >= at_share]
     points.append((*share, at_share))
     useful = {one for one in points if not any(_beats(other, one) for other in points)}

@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from slurmwrap.placement.demand import JobDemand, Server, SpeedPoint
-from slurmwrap.placement.throughput import speed_at
+from slurmwrap.placement.throughput import find_speed
 from slurmwrap.sim.mechanism.reference_seats import Amount, share_of
 
 
@@ -23,7 +23,7 @@ def best_of(claim: JobDemand, server: Server) -> Amount:
 @lru_cache(maxsize=4096)
 def _best_of(speeds: tuple[SpeedPoint, ...], gpus: int, server: Server) -> Amount:
     share = share_of(server)
-    at_share = speed_at(speeds, share.cpus, share.mem_mib)
+    at_share = find_speed(speeds, share.cpus, share.mem_mib)
     if at_share <= 0:
         return share_of(server, None)
     best = min(speeds, key=lambda point: (-point.speed, point.cpus, point.mem_mib))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurmwrap.placement.demand import Allocation, JobDemand, Server
-from slurmwrap.placement.free_capacity import rooms_of
+from slurmwrap.placement.free_capacity import list_free_capacity
 from slurmwrap.sim.mechanism.reference_demand import best_of
 from slurmwrap.sim.mechanism.reference_seats import Seats, granted, seat
 
@@ -19,7 +19,7 @@ def reference_greedy(
     claims: Sequence[JobDemand], servers: Sequence[Server], *, consolidate: bool = False
 ) -> tuple[Allocation, ...]:
     """One grant per claim, in order. `claims`: the whole queue; `servers`: equal and empty."""
-    rooms = rooms_of(servers)
+    rooms = list_free_capacity(servers)
     free = sum(room.gpus for room in rooms)
     grants = []
     for claim in claims:

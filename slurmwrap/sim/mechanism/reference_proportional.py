@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurmwrap.placement.demand import Allocation, JobDemand, Server
-from slurmwrap.placement.free_capacity import rooms_of
+from slurmwrap.placement.free_capacity import list_free_capacity
 from slurmwrap.sim.mechanism.reference_seats import granted, seat, share_of
 
 
@@ -13,5 +13,5 @@ def reference_proportional(
     claims: Sequence[JobDemand], servers: Sequence[Server], *, consolidate: bool = False
 ) -> tuple[Allocation, ...]:
     """One grant per claim, in order, all with speed 1. `servers`: equal and empty."""
-    rooms, share = rooms_of(servers), share_of(servers[0])
+    rooms, share = list_free_capacity(servers), share_of(servers[0])
     return tuple(granted(claim, share, seat(claim, share, rooms, consolidate=consolidate)) for claim in claims)

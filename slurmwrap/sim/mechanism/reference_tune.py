@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slurmwrap.placement.demand import Allocation, JobDemand, Server
-from slurmwrap.placement.free_capacity import ROUNDING, FreeCapacity, rooms_of
+from slurmwrap.placement.free_capacity import ROUNDING, FreeCapacity, list_free_capacity
 from slurmwrap.sim.mechanism.reference_demand import best_of
 from slurmwrap.sim.mechanism.reference_seats import Amount, Seats, emptiest_last, granted, seat, share_of, take
 
@@ -39,7 +39,7 @@ def reference_tune(
     claims: Sequence[JobDemand], servers: Sequence[Server], *, consolidate: bool = False, largest_first: bool = False
 ) -> tuple[Allocation, ...]:
     """One grant per claim, in order. `claims`: those whose GPUs fit; `servers`: equal and empty."""
-    rooms, share = rooms_of(servers), share_of(servers[0])
+    rooms, share = list_free_capacity(servers), share_of(servers[0])
     jobs = [_Seated(claim=claim, given=best_of(claim, servers[0])) for claim in claims]
     seated: list[_Seated] = []
     for job in sorted(jobs, key=lambda job: -job.claim.gpus) if largest_first else jobs:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from slurmwrap.diagnosis.slurm_state import base_state
+from slurmwrap.diagnosis.slurm_state import parse_base_state
 from slurmwrap.model.sacct_times import parse_elapsed, parse_limit, parse_stamp
 from slurmwrap.model.tres import Tres, parse_memory, parse_old_gres, parse_tres
 from slurmwrap.sim.trace.sacct_rows import TIMES, Head, SacctRow
@@ -17,7 +17,7 @@ _TITLES = {
     for title in ("Submit", "Eligible", "Start", "End", "Elapsed", "Timelimit", "AllocTRES", "ReqTRES")
 }
 _UNASSIGNED = frozenset(("", "none assigned", "(null)"))
-_state = lru_cache(maxsize=256)(base_state)
+_state = lru_cache(maxsize=256)(parse_base_state)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from slurmwrap.model.node import Node
 from slurmwrap.placement.demand import Server
 from slurmwrap.sim.sim_job import SimJob
 from slurmwrap.sim.trace.trace_load import Actual, Load
-from slurmwrap.sim.whatif.whatif_study import NodeKind, Shape
+from slurmwrap.sim.whatif.whatif_study import NodeClass, Shape
 
 _STEM = re.compile(r"\d+")
 _ROUNDING = 1e-6
@@ -34,7 +34,7 @@ class ClusterShape:
         kinds = Counter((server.gpus, server.cpus, server.mem_mib) for server in self.servers)
         return Shape(
             kinds=tuple(
-                NodeKind(nodes=count, gpus=gpus, cpus=cpus, mem_mib=mem)
+                NodeClass(nodes=count, gpus=gpus, cpus=cpus, mem_mib=mem)
                 for (gpus, cpus, mem), count in sorted(kinds.items(), reverse=True)
             ),
             source=self.source,

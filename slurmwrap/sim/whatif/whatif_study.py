@@ -22,7 +22,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeKind:
+class NodeClass:
     """So many nodes that are alike."""
 
     nodes: int
@@ -35,7 +35,7 @@ class NodeKind:
 class Shape:
     """The cluster that was replayed on."""
 
-    kinds: tuple[NodeKind, ...]  # the most GPUs first
+    kinds: tuple[NodeClass, ...]  # the most GPUs first
     source: str  # "nodes": scontrol's list · "options": said by hand · "dump": guessed from what jobs held
 
     @property

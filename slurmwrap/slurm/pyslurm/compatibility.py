@@ -14,13 +14,13 @@ from pathlib import Path
 from slurmwrap.host.run_command import run
 from slurmwrap.slurm.commands import CONF_PLACES
 from slurmwrap.slurm.pyslurm.worker_client import Link, SlurmRefused, UnsupportedPyslurm, WorkerTimeout
-from slurmwrap.slurm.scontrol_parser import as_release
+from slurmwrap.slurm.scontrol_parser import parse_release
 
 PROVEN = frozenset({(22, 5), (24, 11)})  # where tests/slurm/test_contract.py has run
 _PROBE_S = 5.0  # it takes 0.1 s; without slurm.conf libslurm would try for 60 s and then end the process
 
 
-def installed() -> str:
+def find_installed_version() -> str:
     """PySlurm's version in this Python; "" where it is not installed."""
     try:
         return metadata.version("pyslurm")
@@ -28,32 +28,32 @@ def installed() -> str:
         return ""
 
 
-def commands_release(environ: Mapping[str, str]) -> str:
+def read_commands_release(environ: Mapping[str, str]) -> str:
     """What sinfo says of itself, "22.05.8"; "" where it cannot. It asks no controller, and yet wants a slurm.conf."""
-    if not conf_readable(environ):
+    if not has_readable_conf(environ):
         return ""  # it would try for 60 s
     said = run(["sinfo", "--version"], timeout_s=_PROBE_S, environ=environ).stdout.decode("utf-8", "replace")
     return said.split()[-1] if said.split() else ""
 
 
-def misfit(environ: Mapping[str, str], *, proven_only: bool) -> str:
+def find_misfit(environ: Mapping[str, str], *, proven_only: bool) -> str:
     """Why PySlurm is not to be started here; "" where it may be tried."""
-    ours = installed()
+    ours = find_installed_version()
     if not ours:
         return "PySlurm is not installed"
-    if not conf_readable(environ):
+    if not has_readable_conf(environ):
         return "there is no slurm.conf that can be read: libslurm would end the process"
-    slurms = commands_release(environ)
-    if as_release(slurms) is None:
+    slurms = read_commands_release(environ)
+    if parse_release(slurms) is None:
         return "Slurm's commands do not tell their release"
-    if as_release(ours) != as_release(slurms):
+    if parse_release(ours) != parse_release(slurms):
         return f"PySlurm {ours} is not for Slurm {slurms}"
-    if proven_only and as_release(ours) not in PROVEN:
+    if proven_only and parse_release(ours) not in PROVEN:
         return f'not tried with Slurm {slurms} (slurm.adapter = "pyslurm" uses it all the same)'
     return ""
 
 
-def conf_readable(environ: Mapping[str, str]) -> bool:
+def has_readable_conf(environ: Mapping[str, str]) -> bool:
     """Whether there is a slurm.conf, where Slurm's builds look for it."""
     named = environ.get("SLURM_CONF")
     return any(os.access(place, os.R_OK) and Path(place).is_file() for place in ([named] if named else CONF_PLACES))
@@ -66,6 +66,6 @@ def probe(link: Link) -> str:
     except (UnsupportedPyslurm, SlurmRefused, WorkerTimeout) as error:
         link.broken = link.broken or str(error)
         return str(error)
-    if tuple(told["slurm"][:2]) != as_release(told["pyslurm"]):
+    if tuple(told["slurm"][:2]) != parse_release(told["pyslurm"]):
         return f"PySlurm {told['pyslurm']} was built for Slurm {'.'.join(map(str, told['slurm']))}"
     return ""

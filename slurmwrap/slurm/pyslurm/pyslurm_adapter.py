@@ -23,9 +23,9 @@ from slurmwrap.model.node import Snapshot
 from slurmwrap.protocols import SbatchCall, SbatchResult
 from slurmwrap.sbatch.parse import parse_request
 from slurmwrap.slurm.commands import AMBIGUOUS, SBATCH_TIMEOUT_S, UNREACHABLE, SlurmCommands
-from slurmwrap.slurm.pyslurm.pyslurm_changes import Request, Unable, change_of, submission_of
+from slurmwrap.slurm.pyslurm.pyslurm_changes import Request, Unable, change_of, make_submission_request
 from slurmwrap.slurm.pyslurm.worker_client import Link, SlurmRefused, UnsupportedPyslurm, WorkerTimeout
-from slurmwrap.slurm.pyslurm.worker_records import node_of, partition_of
+from slurmwrap.slurm.pyslurm.worker_records import node_from_worker, partition_from_worker
 from slurmwrap.slurm.scontrol_parser import release_of
 from slurmwrap.slurm.scontrol_requests import SEVERAL_TOPOLOGIES
 
@@ -60,12 +60,12 @@ class SlurmByPySlurm:
     def snapshot(self) -> Snapshot:
         """Nodes and partitions by PySlurm, the rest by one command; all by commands where PySlurm cannot tell."""
         try:
-            nodes = tuple(node_of(told) for told in self._asked("nodes"))
-            partitions = tuple(partition_of(told) for told in self._asked("partitions"))
+            nodes = tuple(node_from_worker(told) for told in self._ask_worker("nodes"))
+            partitions = tuple(partition_from_worker(told) for told in self._ask_worker("partitions"))
         except (UnsupportedPyslurm, KeyError, TypeError, SlurmUnreachable) as error:
             if isinstance(error, SlurmUnreachable) and not self._link.broken:
                 raise
-            self._note("nodes", error)
+            self._report_once("nodes", error)
             return self._commands.snapshot()
         snapshot = self._commands.snapshot(nodes)
         if (snapshot.release or SEVERAL_TOPOLOGIES) >= SEVERAL_TOPOLOGIES:
@@ -74,17 +74,17 @@ class SlurmByPySlurm:
 
     def sbatch(self, call: SbatchCall) -> SbatchResult:
         """Submits once. By PySlurm only where sbatch would do nothing that PySlurm does not (`_as_request`)."""
-        request = self._as_request(call)
+        request = self._make_request(call)
         if isinstance(request, str):
             return self._commands.sbatch(call)
         timeout_s = SBATCH_TIMEOUT_S if call.timeout_s is None else call.timeout_s
         try:
             job_id = int(self._link.ask(*request, timeout_s=timeout_s))
         except UnsupportedPyslurm as error:
-            self._note("submissions", error)
+            self._report_once("submissions", error)
             return self._commands.sbatch(call)
         except SlurmRefused as error:
-            return _refusal(error)
+            return _make_refusal(error)
         except WorkerTimeout as error:  # nobody knows: not again, by sbatch neither
             return SbatchResult(exit_code=1, stdout="", stderr=f"{error}\n", job_id=None, timed_out=True)
         plain = any(word == "--parsable" for word in call.options)
@@ -107,12 +107,12 @@ class SlurmByPySlurm:
             return
         self._commands.checked(action, owner, also)
         try:
-            self._asked(*request)
+            self._ask_worker(*request)
         except UnsupportedPyslurm as error:
-            self._note(action.verb.value, error)
+            self._report_once(action.verb.value, error)
             self._commands.apply(action, owner, also)
 
-    def _asked(self, task: str, given: Mapping[str, Any] | None = None) -> Any:
+    def _ask_worker(self, task: str, given: Mapping[str, Any] | None = None) -> Any:
         """The answer; SlurmError and SlurmUnreachable as the commands raise them."""
         try:
             return self._link.ask(task, given)
@@ -122,7 +122,7 @@ class SlurmByPySlurm:
         except WorkerTimeout as error:
             raise SlurmUnreachable(str(error)) from None
 
-    def _as_request(self, call: SbatchCall) -> Request | Unable:
+    def _make_request(self, call: SbatchCall) -> Request | Unable:
         config = self._commands.config()
         if not call.environ:
             return "the commands know whose environment is meant then"
@@ -145,9 +145,9 @@ class SlurmByPySlurm:
             )
         except (SlurmwrapError, OSError) as error:
             return str(error)  # sbatch says it in its own words
-        return submission_of(request, call.environ, _added(cwd))
+        return make_submission_request(request, call.environ, _list_added_variables(cwd))
 
-    def _note(self, what: str, error: Exception) -> None:
+    def _report_once(self, what: str, error: Exception) -> None:
         line = f"PySlurm: {what} by command: {repr(error) if isinstance(error, KeyError | TypeError) else error}"
         if line not in self._told:
             self._told[line] = None
@@ -161,7 +161,7 @@ def _has_plugins(config: Mapping[str, str]) -> bool:
     return Path(named).exists() if named not in _NOTHING else beside.exists()
 
 
-def _added(cwd: str) -> dict[str, str]:
+def _list_added_variables(cwd: str) -> dict[str, str]:
     """What sbatch adds to the environment of the job (sbatch.c of 22.05)."""
     niceness = 0
     with suppress(OSError):
@@ -170,7 +170,7 @@ def _added(cwd: str) -> dict[str, str]:
     return {"SLURM_SUBMIT_DIR": cwd, "SLURM_SUBMIT_HOST": host, "SLURM_PRIO_PROCESS": str(niceness)}
 
 
-def _refusal(error: SlurmRefused) -> SbatchResult:
+def _make_refusal(error: SlurmRefused) -> SbatchResult:
     """In sbatch's words."""
     said = "".join(f"sbatch: {line}\n" for line in _PROGRAM.sub("", error.said).splitlines() if line)
     stderr = f"{said}sbatch: error: Batch job submission failed: {error}\n"

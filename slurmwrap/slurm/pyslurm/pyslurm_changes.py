@@ -88,11 +88,13 @@ def change_of(action: SlurmAction, also: Sequence[SlurmAction] = ()) -> Request 
         value = _CONTROL.sub(" ", one.value)
         if not name or not takes.fullmatch(value):
             return f"{one.key}={value}"
-        values[name] = value if takes is _TEXT else _plain(value)
+        values[name] = value if takes is _TEXT else _convert_value(value)
     return "change", job
 
 
-def submission_of(request: JobRequest, environ: Mapping[str, str], extra: Mapping[str, str]) -> Request | Unable:
+def make_submission_request(
+    request: JobRequest, environ: Mapping[str, str], extra: Mapping[str, str]
+) -> Request | Unable:
     """A whole submission. `extra`: what sbatch itself adds to the environment that it hands on."""
     if request.hetjob or request.value("array") is not None:
         return "het jobs and arrays"
@@ -100,11 +102,11 @@ def submission_of(request: JobRequest, environ: Mapping[str, str], extra: Mappin
         return "without --nodes and --ntasks PySlurm sets its own"
     job: dict[str, Any] = {}
     for option in dict.fromkeys(setting.option for setting in request.settings):
-        found = _option(option, request.value(option))
+        found = _convert_option(option, request.value(option))
         if found is None:
             return f"--{option}"
         job.update(found)
-    content = _content(request)
+    content = _find_script_objection(request)
     if content is None:
         return "a script that is not plain UTF-8 with Unix line ends"
     named = {"name": request.job_name, "ntasks": request.shape.tasks, "working_directory": request.chdir}
@@ -115,19 +117,19 @@ def submission_of(request: JobRequest, environ: Mapping[str, str], extra: Mappin
     return "submit", {"script": content, "job": {**job, **named, "environment": {**environ, **extra}}}
 
 
-def _option(option: str, value: str | None) -> dict[str, Any] | None:
+def _convert_option(option: str, value: str | None) -> dict[str, Any] | None:
     if option in _FLAGS:
         return _FLAGS[option]
     name, takes = _OPTIONS.get(option, ("", _TEXT))
-    return {name: _plain(value)} if name and value is not None and takes.fullmatch(value) else None
+    return {name: _convert_value(value)} if name and value is not None and takes.fullmatch(value) else None
 
 
-def _plain(value: str) -> str | int:
+def _convert_value(value: str) -> str | int:
     """PySlurm takes "5" for a time and then stumbles over it."""
     return int(value) if _NUMBER.fullmatch(value) else value
 
 
-def _content(request: JobRequest) -> str | None:
+def _find_script_objection(request: JobRequest) -> str | None:
     """PySlurm reads a script as text and changes the ends of its lines: sbatch refuses those of DOS, or keeps them."""
     content = request.script.content
     try:

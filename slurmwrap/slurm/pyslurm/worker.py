@@ -25,12 +25,12 @@ _PARTITION = (
 )
 
 
-def hello(pyslurm: Any) -> dict[str, Any]:
+def report_releases(pyslurm: Any) -> dict[str, Any]:
     """Its release, and that of the Slurm that it was built for."""
     return {"pyslurm": metadata.version("pyslurm"), "slurm": list(pyslurm.slurm_api_version())}
 
 
-def nodes(pyslurm: Any) -> list[dict[str, Any]]:
+def list_nodes(pyslurm: Any) -> list[dict[str, Any]]:
     """All nodes in Slurm's order.
 
     GPUs are from the older of PySlurm's two calls: of Slurm 22.05 the newer one never tells which are in use (it asks
@@ -42,14 +42,14 @@ def nodes(pyslurm: Any) -> list[dict[str, Any]]:
     gres = pyslurm.node().get()
     if len(gres) != len(told):
         raise LookupError("nodes came or went between two questions")
-    return [{name: getattr(node, name) for name in _NODE} | _gres(gres[node.name]) for node in told]
+    return [{name: getattr(node, name) for name in _NODE} | _read_gres(gres[node.name]) for node in told]
 
 
-def _gres(node: Mapping[str, Any]) -> dict[str, str]:
+def _read_gres(node: Mapping[str, Any]) -> dict[str, str]:
     return {name: ",".join(node[name] or ()) for name in ("gres", "gres_used")}
 
 
-def partitions(pyslurm: Any) -> list[dict[str, Any]]:
+def list_partitions(pyslurm: Any) -> list[dict[str, Any]]:
     """All partitions in Slurm's order."""
     return [{name: getattr(one, name) for name in _PARTITION} for one in pyslurm.Partitions.load().values()]
 
@@ -86,7 +86,7 @@ def set_node(pyslurm: Any, name: str, values: Mapping[str, str]) -> None:
 
 
 _TASKS: Mapping[str, Callable[..., Any]] = {
-    task.__name__: task for task in (hello, nodes, partitions, submit, change, set_node)
+    task.__name__: task for task in (report_releases, list_nodes, list_partitions, submit, change, set_node)
 }
 
 
@@ -99,12 +99,12 @@ def main() -> None:
         import pyslurm
 
         for line in sys.stdin:
-            answer = {**_answer(pyslurm, json.loads(line)), "said": _take(said)}
+            answer = {**_answer_request(pyslurm, json.loads(line)), "said": _take(said)}
             answers.write(json.dumps(answer) + "\n")
             answers.flush()
 
 
-def _answer(pyslurm: Any, request: Mapping[str, Any]) -> dict[str, Any]:
+def _answer_request(pyslurm: Any, request: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return {"ok": _TASKS[request["task"]](pyslurm, **request["with"])}
     except pyslurm.RPCError as error:

@@ -48,7 +48,7 @@ class Link:
         if self.broken:
             raise UnsupportedPyslurm(self.broken)
         line = json.dumps({"task": task, "with": dict(given or {})}).encode() + b"\n"
-        answer = json.loads(self._exchange(line, self._timeout_s if timeout_s is None else timeout_s))
+        answer = json.loads(self._exchange_line(line, self._timeout_s if timeout_s is None else timeout_s))
         if "unfit" in answer:
             raise UnsupportedPyslurm(answer["unfit"])
         if "refused" in answer:
@@ -59,7 +59,7 @@ class Link:
         """Ends the child; it also ends by itself when we do."""
         self._program.close()
 
-    def _exchange(self, line: bytes, timeout_s: float) -> bytes:
+    def _exchange_line(self, line: bytes, timeout_s: float) -> bytes:
         try:
             return self._program.ask(line, timeout_s)
         except TimeoutError:

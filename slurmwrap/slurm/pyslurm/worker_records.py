@@ -11,7 +11,7 @@ from slurmwrap.slurm.scontrol_parser import parse_gres, parse_gres_used, parse_s
 Told = Mapping[str, Any]
 
 
-def node_of(told: Told) -> Node:
+def node_from_worker(told: Told) -> Node:
     """One node. KeyError or TypeError where it is not what PySlurm 22.5 tells."""
     cpus, busy = told["effective_cpus"] or told["total_cpus"], told["allocated_cpus"]
     state, flags = parse_state(told["state"])
@@ -37,18 +37,18 @@ def node_of(told: Told) -> Node:
         gpus_used_at=gpus_used_at,
         weight=1 if told["weight"] is None else told["weight"],
         address=told["address"] or "",
-        reason=_reason(told),
+        reason=_format_reason(told),
     )
 
 
-def _reason(told: Told) -> str:
+def _format_reason(told: Told) -> str:
     """With who set it and when, as scontrol adds it."""
     if not told["reason"]:
         return ""
     return f"{told['reason']} [{told['reason_user']}@{told['reason_time']}]" if told["reason_time"] else told["reason"]
 
 
-def partition_of(told: Told) -> Partition:
+def partition_from_worker(told: Told) -> Partition:
     """One partition of a release before 25.05, from when on it may name a topology that PySlurm does not tell."""
     return Partition(
         name=told["name"],

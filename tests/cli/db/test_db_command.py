@@ -23,7 +23,7 @@ from slurmwrap.cli.db.db_command import app
 from slurmwrap.errors import SlurmwrapError, StoreError, UsageError
 from slurmwrap.store.database import Database
 from slurmwrap.store.migrations import VERSION
-from slurmwrap.store.schema_docs import described
+from slurmwrap.store.schema_docs import describe_tables
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +172,7 @@ def _json(address: str) -> dict:
 
 def test_every_table_opens_with_its_meaning(served: str) -> None:
     listed = {table["name"]: table for table in _json(f"{served}/site.json")["tables"]}
-    for one in described():
+    for one in describe_tables():
         with urllib.request.urlopen(f"{served}/site/{one.name}?_size=3", timeout=allow(30)) as answer:
             page = answer.read().decode()
         assert one.meaning[1:].split("`")[0].split('"')[0].split("'")[0] in page
@@ -184,7 +184,7 @@ def test_every_table_opens_with_its_meaning(served: str) -> None:
 def test_every_ready_query_answers(served: str) -> None:
     queries = {query["name"]: query for query in _json(f"{served}/site.json")["queries"]}
     assert len(queries) == 8
-    assert set(queries).isdisjoint(one.name for one in described())  # a query would hide the table of its name
+    assert set(queries).isdisjoint(one.name for one in describe_tables())  # a query would hide the table of its name
     answers = {name: _json(f"{served}/site/{quote(name)}.json?days=40&user=&_shape=objects") for name in queries}
     assert [name for name, answer in answers.items() if not answer["ok"] or answer.get("error")] == []
     rows = {name: len(answer["rows"]) for name, answer in answers.items()}

@@ -262,13 +262,13 @@ def test_once_a_week_at_night_the_file_is_written_anew(site: Path, monkeypatch: 
     night = NOW - NOW % 86_400 + 40 * 86_400 + 3 * 3600
     said: list[str] = []
     house = Housekeeping(site, config_of(site), site=True, say=said.append)
-    made = retention.rewritten_at(site)
+    made = retention.get_rewrite_time(site)
     house.after(PassSummary(), max(night, made + 86_400))
-    first = retention.rewritten_at(site)
+    first = retention.get_rewrite_time(site)
     house.after(PassSummary(), night + 12 * 3600 + 400 * 86_400)  # at noon
-    noon = retention.rewritten_at(site)
+    noon = retention.get_rewrite_time(site)
     house.after(PassSummary(), night + 400 * 86_400)
-    last = retention.rewritten_at(site)
+    last = retention.get_rewrite_time(site)
     monkeypatch.undo()
     time.tzset()
     assert (noon, last) == (first, night + 400 * 86_400)

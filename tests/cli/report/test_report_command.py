@@ -14,7 +14,7 @@ from typer.testing import Result
 
 from slurmwrap.errors import StoreError
 from slurmwrap.report.night_report import NightReport
-from slurmwrap.store.deserialize import from_plain
+from slurmwrap.store.deserialize import record_from_json
 
 Run = Callable[..., Result]
 Fill = Callable[[Path, dict[str, Any], float], None]
@@ -35,7 +35,7 @@ def test_root_reads_the_sites_night(slurmwrap: Run, fill: Fill, day: dict[str, A
 
 def test_json_is_the_whole_report(slurmwrap: Run, fill: Fill, day: dict[str, Any], tmp_path: Path) -> None:
     fill(tmp_path / "slurmwrap" / "user.db", day, time.time() - day["until"] - 1)
-    report = from_plain(NightReport, json.loads(slurmwrap("report", "--json").stdout))
+    report = record_from_json(NightReport, json.loads(slurmwrap("report", "--json").stdout))
     assert (report.headline.jobs, report.headline.failed_attempts, report.preruns.stopped_jobs) == (9, 7, 1)
     assert report.preruns.saved.gpu_hours is None
     assert [row.category for row in report.categories] == ["gpu_hardware", "nccl_error", "gpu_oom", "incorrect_inputs"]

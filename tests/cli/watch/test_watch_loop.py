@@ -12,7 +12,7 @@ from slurmwrap.cli.watch import watch_command as watch
 from slurmwrap.cli.watch.job_status import JobStatus
 from slurmwrap.errors import SlurmError, SlurmUnreachable, SlurmwrapError
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.slurm.squeue_parser import JOB_FIELDS, Watched, parse_watched, watched_format
+from slurmwrap.slurm.squeue_parser import JOB_FIELDS, Watched, make_watched_format, parse_watched
 
 RUNNING = JobRecord(job_id=81, name="train", state="RUNNING", num_nodes=1, start_time=1000, nodes=("n0",))
 ENDED = replace(RUNNING, state="COMPLETED", end_time=1060)
@@ -113,6 +113,6 @@ def test_a_waiting_row_has_its_forecast_and_a_running_one_none() -> None:
         (81, None, 1795280700, "n[0-1]", "afterok:80(unfulfilled)"),
         (82, 1795280700, None, "", ""),
     ]
-    assert watched_format("|").count("|") == len(JOB_FIELDS) + 2
+    assert make_watched_format("|").count("|") == len(JOB_FIELDS) + 2
     with pytest.raises(ValueError, match="squeue gave"):
         parse_watched("81|PENDING|\n", "|")

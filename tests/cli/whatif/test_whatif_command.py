@@ -22,7 +22,7 @@ from slurmwrap.sim.trace.sacct_dump import COMMAND
 from slurmwrap.sim.whatif.cluster_shape import site_of_dump
 from slurmwrap.sim.whatif.make_study import StudyOptions, study_of
 from slurmwrap.sim.whatif.whatif_study import Study
-from slurmwrap.store.deserialize import from_plain
+from slurmwrap.store.deserialize import record_from_json
 
 Run = Callable[..., Result]
 DATA = Path(__file__).parents[2] / "data" / "sacct"
@@ -137,7 +137,7 @@ def test_json_is_the_whole_study_and_writes_no_page(
     slurmwrap: Run, dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    study = from_plain(Study, json.loads(slurmwrap("whatif", "--sacct", str(dump), "--json").stdout))
+    study = record_from_json(Study, json.loads(slurmwrap("whatif", "--sacct", str(dump), "--json").stdout))
     assert [arm.name for arm in study.arms] == ["real", "slurm", "slurmwrap"]
     assert list(tmp_path.iterdir()) == []
 
@@ -151,7 +151,7 @@ def test_a_gzipped_dump_is_read_as_it_is(slurmwrap: Run, dump: Path, tmp_path: P
 
 def test_a_real_dump_with_scontrols_nodes(slurmwrap: Run, tmp_path: Path) -> None:
     words = ("--sacct", str(LAB), "--nodes", str(NODES), "--since", "2026-11-21", "--json")
-    study = from_plain(Study, json.loads(slurmwrap("whatif", *words).stdout))
+    study = record_from_json(Study, json.loads(slurmwrap("whatif", *words).stdout))
     assert (study.shape.source, study.shape.nodes, study.shape.gpus) == ("nodes", 4, 32)
     assert study.cpu_jobs == 2  # cpuonly, and the second part of the heterogeneous job
     assert {one.state: one.runs for one in study.waste.lost} == {
@@ -167,7 +167,7 @@ def test_a_real_dump_with_scontrols_nodes(slurmwrap: Run, tmp_path: Path) -> Non
 
 def test_a_cluster_said_by_hand(slurmwrap: Run, dump: Path) -> None:
     words = ("--servers", "2", "--gpus", "8", "--cpus", "128", "--mem-gb", "512")
-    study = from_plain(Study, json.loads(slurmwrap("whatif", "--sacct", str(dump), *words, "--json").stdout))
+    study = record_from_json(Study, json.loads(slurmwrap("whatif", "--sacct", str(dump), *words, "--json").stdout))
     assert (study.shape.source, study.shape.gpus) == ("options", 16)
 
 

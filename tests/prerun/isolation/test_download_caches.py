@@ -16,7 +16,7 @@ import pytest
 from waiting import allow
 
 from slurmwrap.config.config_sections import CACHES
-from slurmwrap.prerun.isolation.download_caches import Cache, find_caches, put_in_place, without_cleaned
+from slurmwrap.prerun.isolation.download_caches import Cache, drop_cleaned_caches, find_caches, put_in_place
 
 UID = 54321  # no account of this machine
 DRIVER = """
@@ -221,7 +221,7 @@ def test_by_default_a_home_without_caches_has_one_place_for_each(places: Path) -
 )
 def test_what_a_command_of_the_script_removes_is_not_let_through(line: str, left: list[str]) -> None:
     caches = [Cache(place=place, source=place) for place in ("/h/.cache/pip", "/h/.triton/cache")]
-    assert [one.place for one in without_cleaned(caches, f"#!/bin/bash\n{line}\n", "/h", (), {})] == left
+    assert [one.place for one in drop_cleaned_caches(caches, f"#!/bin/bash\n{line}\n", "/h", (), {})] == left
 
 
 def test_where_a_job_made_the_cache_meanwhile_only_what_it_lacks_is_added(tmp_path: Path) -> None:

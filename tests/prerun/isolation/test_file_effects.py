@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurmwrap.prerun.isolation.file_effects import SHIMMED, UNKNOWN, changed
+from slurmwrap.prerun.isolation.file_effects import SHIMMED, UNKNOWN, find_changed_paths
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from slurmwrap.prerun.isolation.file_effects import SHIMMED, UNKNOWN, changed
 def test_what_cannot_be_told_is_unknown_and_odd_command_lines_do_no_harm(
     words: list[str], expected: tuple[str, ...]
 ) -> None:
-    assert changed(words, "") == expected
+    assert find_changed_paths(words, "") == expected
 
 
 def test_every_shimmed_command_has_a_rule() -> None:

@@ -163,7 +163,7 @@ def test_the_highest_directory_of_the_users_own_is_covered(climbs: bool, covered
         (tmp_path / name).mkdir(parents=True)
     own = {str(tmp_path / name) for name in ("lab/ada", "lab/ada/w", "lab/ada/w/run", "scratch", "scratch/x")}
     named = [*(str(tmp_path / n) for n in ("lab/ada/w/new/dir", "lab/ada/w/run", "scratch", "scratch/x", "shared"))]
-    found = overlay_enter.roots_of(
+    found = overlay_enter.select_roots(
         [*named, "", "relative", "/", "/etc", "/proc/self"], own.__contains__, lambda folder: True, climbs=climbs
     )
     assert found == ([str(tmp_path / name) for name in covered], [str(tmp_path / "shared")])
@@ -204,10 +204,10 @@ def test_layers_of_a_supervisor_that_was_killed_are_removed_by_the_next(tmp_path
     living, dead = tmp_path / "slurmwrap-overlay-living", tmp_path / "slurmwrap-overlay-dead"
     for folder in (living, dead):
         (folder / "0" / "upper").mkdir(parents=True)
-    held = overlay._held(str(living))
-    os.close(overlay._held(str(dead)))
+    held = overlay._lock_folder(str(living))
+    os.close(overlay._lock_folder(str(dead)))
     (tmp_path / "slurmwrap-overlay-begun").mkdir()
-    overlay._sweep(str(tmp_path))
+    overlay._remove_leftovers(str(tmp_path))
     os.close(held)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["slurmwrap-overlay-begun", "slurmwrap-overlay-living"]
 
@@ -235,7 +235,7 @@ def test_a_users_places_are_looked_for_on_real_file_systems_only(
     table = tmp_path / "mountinfo"
     table.write_text("".join(f"1 2 8:1 / {folder} rw - {kind} /dev/x rw\n" for folder, kind in rows))
     monkeypatch.setattr(overlay_enter, "open", lambda name, **how: open(table, **how), raising=False)  # noqa: PTH123, SIM115
-    assert overlay_enter._users_places("ann") == [f"{tmp_path}/scratch/ann"]
+    assert overlay_enter._list_user_places("ann") == [f"{tmp_path}/scratch/ann"]
 
 
 def test_candidates_are_what_the_job_names() -> None:
@@ -244,7 +244,7 @@ def test_candidates_are_what_the_job_names() -> None:
         environment={"SET": "/own"},
     )  # fmt: skip
     environ = {"HOME": "/home/ada", "WORK": "/work/ada", "PATH": "/bin:/usr/bin", "TMPDIR": "/tmp/7", "X": "/tmp/7/x"}
-    assert overlay.candidates(spec, environ) == [
+    assert overlay.list_candidates(spec, environ) == [
         *("/w", "/home/ada", "/in/c", "/work/ada", "/own", "/out/a", "/data/b"),
     ]
 
@@ -258,4 +258,4 @@ def test_candidates_are_what_the_job_names() -> None:
     ],
 )
 def test_signs_of_the_overlay_are_not_the_jobs_fault(text: str, symptom: str) -> None:
-    assert overlay.broken_by_overlay(text) == symptom
+    assert overlay.find_overlay_breakage(text) == symptom

@@ -174,7 +174,7 @@ def test_nothing_of_the_protection_is_left(trial: Trial, files: Path, tmp_path: 
 def test_line_ends_and_odd_bytes_of_a_script_stay(trial: Trial, make_spec: Spec, files: Path) -> None:
     spec = make_spec("")
     Path(spec.script).write_bytes(b"#!/bin/bash\necho caf\xe9 > a.log\r\n")
-    copy = protection.protect(replace(spec, overlay="off"), {}).spec.script
+    copy = protection.set_up_protection(replace(spec, overlay="off"), {}).spec.script
     redirect = f"{spec.trial_dir}/shims/redirect".encode()
     assert Path(copy).read_bytes() == b'#!/bin/bash\necho caf\xe9 > "$(' + redirect + b" '>' a.log)\"\r\n"
 
@@ -182,21 +182,21 @@ def test_line_ends_and_odd_bytes_of_a_script_stay(trial: Trial, make_spec: Spec,
 def test_what_is_free_and_what_is_held(make_spec: Spec, files: Path) -> None:
     spec = make_spec("#!/bin/sh\n")
     environ = {"TMPDIR": f"{files}/tmp", "HOME": "/home/ada", "SLURM_SUBMIT_DIR": str(files)}
-    free, held = protection.places(spec, environ, Overlay())
+    free, held = protection.list_places(spec, environ, Overlay())
     assert free == (f"{files}/tmp", "/tmp", "/var/tmp", "/dev", "/proc", "/run/user", spec.trial_dir)
     assert held == (str(files), "/home/ada")
     covered = Overlay(roots=("/home/ada",), keep=(spec.trial_dir,))
-    assert protection.places(spec, environ, covered) == ((*free, "/home/ada"), (str(files),))
+    assert protection.list_places(spec, environ, covered) == ((*free, "/home/ada"), (str(files),))
 
 
 def test_a_home_for_scratch_frees_nothing(make_spec: Spec, files: Path) -> None:
-    free, _ = protection.places(make_spec("#!/bin/sh\n"), {"TMPDIR": "/home/ada", "HOME": "/home/ada"}, Overlay())
+    free, _ = protection.list_places(make_spec("#!/bin/sh\n"), {"TMPDIR": "/home/ada", "HOME": "/home/ada"}, Overlay())
     assert "/home/ada" not in free
 
 
 def test_what_was_met_is_read_and_a_forged_line_does_no_harm(tmp_path: Path) -> None:
     (tmp_path / "touched").write_text("rm\t/w/a\nrm\t/w/a\nmv\t?\nnonsense\n")
-    assert protection.met(str(tmp_path)) == (
+    assert protection.list_met_writes(str(tmp_path)) == (
         FileWrite(path="/w/a", line=0, command="rm"),
         FileWrite(path="", line=0, command="mv"),
         FileWrite(path="", line=0, command="nonsense"),

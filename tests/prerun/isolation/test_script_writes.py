@@ -108,7 +108,7 @@ def found(script: str, **more: object) -> tuple[FileWrite, ...]:
     def is_free(path: str) -> bool:
         return path.startswith(("/tmp", "/dev/"))
 
-    return script_writes.touches(
+    return script_writes.find_touched_files(
         script,
         "/w",
         (),
@@ -162,7 +162,7 @@ echo to stderr >&2
 a=3 b=2
 test $((a > b)) = 1 && [[ $a > $b ]] && (( a > b )) && echo ok
 """
-    led = script_writes.redirected(script, str(redirect))
+    led = script_writes.redirect_script(script, str(redirect))
     assert led.count("\n") == script.count("\n")
     done = subprocess.run(["bash", "-c", led], cwd=tmp_path, capture_output=True, text=True, timeout=20)
     assert (done.stdout, done.stderr) == ("ok\n", "to stderr\n")
@@ -181,35 +181,38 @@ test $((a > b)) = 1 && [[ $a > $b ]] && (( a > b )) && echo ok
     ["#!/usr/bin/env python3\nprint(1 > 2)\n", "#!/bin/bash\necho a 2>&1 > /dev/null\n", "#!/bin/csh\necho a > b\n"],
 )
 def test_scripts_without_redirections_of_ours_stay_as_they_are(script: str) -> None:
-    assert script_writes.redirected(script, "/r") == script
+    assert script_writes.redirect_script(script, "/r") == script
 
 
 def test_a_log_that_is_read_afterwards_is_named() -> None:
     script = "#!/bin/bash\npython eval.py > eval.log\npython train.py > t.log\ngrep acc eval.log\n"
-    assert script_writes.reads_back(script, "/w", (), {}) == (FileWrite(path="/w/eval.log", line=2, command=">"),)
+    assert script_writes.list_files_read_back(script, "/w", (), {}) == (
+        FileWrite(path="/w/eval.log", line=2, command=">"),
+    )
 
 
 def test_programs_behind_launchers_are_known() -> None:
     script = "#!/bin/bash\nsrun apptainer exec i.sif python train.py\n"
-    assert {"srun", "apptainer"} <= script_writes.programs(script, "/w", (), {})
+    assert {"srun", "apptainer"} <= script_writes.list_programs(script, "/w", (), {})
 
 
 def test_the_reason_names_three_and_the_hint_can_be_pasted() -> None:
     many = [FileWrite(path=f"/w/{n}", line=n, command="rm") for n in range(1, 6)]
     assert (
-        script_writes.reason(many) == "would touch /w/1 (line 1: rm), /w/2 (line 2: rm), /w/3 (line 3: rm) and 2 more"
+        script_writes.format_touch_reason(many)
+        == "would touch /w/1 (line 1: rm), /w/2 (line 2: rm), /w/3 (line 3: rm) and 2 more"
     )
-    assert script_writes.hint(["srun", "python", "train.py", "--name", "it's"]) == (
+    assert script_writes.make_hint(["srun", "python", "train.py", "--name", "it's"]) == (
         """--prerun-command='srun python train.py --name '"'"'it'"'"'"'"'"'"'"'"'s'"'"''"""
     )
-    assert script_writes.hint([]) == "--prerun-command='python train.py ...'"
+    assert script_writes.make_hint([]) == "--prerun-command='python train.py ...'"
 
 
 def test_where_all_is_covered_a_redirection_to_a_place_unknown_is_no_harm() -> None:
     texts = {"/w/run.sh": '#!/bin/bash\npython train.py >> "$LOG"\n/bin/rm -rf "$OLD"\n'}
 
     def found(covered: bool) -> tuple[FileWrite, ...]:
-        return script_writes.touches(
+        return script_writes.find_touched_files(
             "#!/bin/bash\nsrun ./run.sh\n",
             "/w",
             (),

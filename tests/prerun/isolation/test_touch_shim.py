@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from waiting import allow, wait_until
 
-from slurmwrap.prerun.trial.trial_layout import lay
+from slurmwrap.prerun.trial.trial_layout import write_trial_files
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
 
 Shim = Callable[..., "subprocess.Popen[str]"]
@@ -28,7 +28,7 @@ def shim(tmp_path: Path, job: Path, make_spec: Callable[..., TrialSpec]) -> Shim
         "SLURMWRAP_FREE": str(tmp_path),
         "SLURMWRAP_HELD": str(job),
     }
-    lay(spec, environ)
+    write_trial_files(spec, environ)
 
     def start(*words: str) -> subprocess.Popen[str]:
         program = f"{spec.trial_dir}/shims/{words[0]}"

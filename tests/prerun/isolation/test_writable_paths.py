@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.inject.slurmwrap_shadow import ShadowTrees
-from slurmwrap.prerun.isolation.writable_paths import is_free, resolved
+from slurmwrap.prerun.isolation.writable_paths import is_free, resolve_directories
 
 
 @pytest.mark.parametrize(
@@ -34,5 +34,5 @@ def test_the_links_of_directories_are_resolved_and_the_last_one_is_not(tmp_path:
     (tmp_path / "real").mkdir()
     (tmp_path / "to").symlink_to("real")
     (tmp_path / "real" / "file").symlink_to("/elsewhere")
-    assert resolved(f"{tmp_path}/to/./file") == f"{tmp_path}/real/file"
-    assert resolved("/proc/self/fd/1") == "/proc/self/fd/1"
+    assert resolve_directories(f"{tmp_path}/to/./file") == f"{tmp_path}/real/file"
+    assert resolve_directories("/proc/self/fd/1") == "/proc/self/fd/1"

@@ -15,11 +15,11 @@ from slurmwrap.errors import ScriptError
 from slurmwrap.host.run_command import run
 from slurmwrap.model.finding import Finding
 from slurmwrap.prerun.static import static_stage
-from slurmwrap.prerun.static.word_tables import words
+from slurmwrap.prerun.static.word_tables import split_word_table
 from slurmwrap.sbatch.parse import parse_request
 from slurmwrap.sbatch.request import JobRequest, Script
 
-PACKAGES = words(
+PACKAGES = split_word_table(
     """torch torchvision numpy transformers datasets accelerate deepspeed lightning pytorch_lightning hydra
 omegaconf rootutils click typer absl ml_collections fire yamlish horovod ray tyro sacred megatron detectron2 idr_torch
 wandb pip pytest"""

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from slurmwrap.host.run_command import run
 from slurmwrap.prerun.static import static_stage
 from slurmwrap.prerun.static.argparse_model import read_parser
-from slurmwrap.prerun.static.cli_libraries import other_libraries
-from slurmwrap.prerun.static.entry_points import started
+from slurmwrap.prerun.static.cli_libraries import check_other_libraries
+from slurmwrap.prerun.static.entry_points import list_started_programs
 from slurmwrap.prerun.static.imported_files import read_program
-from slurmwrap.prerun.static.launcher_options import launcher_option_findings
+from slurmwrap.prerun.static.launcher_options import check_launcher_options
 from slurmwrap.prerun.static.launcher_tasks import launch_findings
-from slurmwrap.prerun.static.missing_imports import local_faults
-from slurmwrap.prerun.static.program_options import misfitting
+from slurmwrap.prerun.static.missing_imports import find_local_faults
+from slurmwrap.prerun.static.program_options import find_misfitting_options
 from slurmwrap.prerun.static.python_source import read_source
-from slurmwrap.prerun.static.script_environment import surrounding_findings
-from slurmwrap.prerun.static.shell_pitfalls import text_findings
+from slurmwrap.prerun.static.script_environment import check_script_environment
+from slurmwrap.prerun.static.shell_pitfalls import check_script_text
 from slurmwrap.prerun.static.started_program import EntryPoint
 from slurmwrap.prerun.static.static_context import StaticContext
 from slurmwrap.prerun.static.undefined_names import name_faults
@@ -69,14 +69,14 @@ def desk() -> StaticContext:
 @settings(max_examples=60)
 @given(SHELL)
 def test_no_shell_text_breaks_a_check(text: str) -> None:
-    commands = started(text, "/w", (), {}, lambda path: None)
+    commands = list_started_programs(text, "/w", (), {}, lambda path: None)
     request = JobRequest(
         script=Script(path="j", name="j", content=text.encode()), shape=ResourceShape(gpus=2, nodes=1, cpus=2)
     )
     for checked in (
-        text_findings(text, desk()),
-        surrounding_findings(commands, text, desk()),
-        launcher_option_findings(commands, desk()),
+        check_script_text(text, desk()),
+        check_script_environment(commands, text, desk()),
+        check_launcher_options(commands, desk()),
         launch_findings(request, commands, desk()),
     ):
         for finding in checked:
@@ -91,9 +91,9 @@ def test_no_program_and_no_command_line_breaks_a_check(lines: list[str], words: 
     if source.tree is None:
         return
     program = read_program(entry, source, desk())
-    found = [*local_faults(program), *name_faults(program), *other_libraries(program, "j")]
+    found = [*find_local_faults(program), *name_faults(program), *check_other_libraries(program, "j")]
     parser = read_parser(program)
-    found += misfitting(entry, parser, "j") if parser else []
+    found += find_misfitting_options(entry, parser, "j") if parser else []
     assert all(finding.message and finding.fix for finding in found)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurmwrap.prerun.static.entry_points import entry_points
+from slurmwrap.prerun.static.entry_points import list_entry_points
 from slurmwrap.prerun.static.shell_parser import UNKNOWN
 from slurmwrap.prerun.static.started_program import EntryPoint
 
@@ -29,7 +29,7 @@ srun --nodes=2 -n 2 \\
 
 
 def found(script: str, *args: str, **environ: str) -> tuple[EntryPoint, ...]:
-    return entry_points(script, "/w", args, environ)
+    return list_entry_points(script, "/w", args, environ)
 
 
 def one(line: str, *args: str, **environ: str) -> EntryPoint:
@@ -144,9 +144,9 @@ def test_a_default_is_the_interpreter_when_nothing_is_set() -> None:
 def test_a_module_beside_the_job_is_found(tmp_path: Path) -> None:
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg" / "train.py").touch()
-    (entry,) = entry_points("python -m pkg.train --x 1", str(tmp_path), ())
+    (entry,) = list_entry_points("python -m pkg.train --x 1", str(tmp_path), ())
     assert (entry.kind, entry.path, entry.argv) == ("module", str(tmp_path / "pkg/train.py"), ("--x", "1"))
-    (other,) = entry_points("python -m pytest", str(tmp_path), ())
+    (other,) = list_entry_points("python -m pytest", str(tmp_path), ())
     assert (other.kind, other.path) == ("module", "")
 
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.prerun.static.entry_points import entry_points
+from slurmwrap.prerun.static.entry_points import list_entry_points
 from slurmwrap.prerun.static.search_path import CONDA
 from slurmwrap.prerun.static.shell_parser import UNKNOWN
 from slurmwrap.prerun.static.started_program import EntryPoint
 
 
 def one(script: str, *args: str, **environ: str) -> EntryPoint:
-    (entry,) = entry_points(script, "/w", args, environ, lambda path: None)
+    (entry,) = list_entry_points(script, "/w", args, environ, lambda path: None)
     return entry
 
 
@@ -37,7 +37,7 @@ def test_a_program_in_the_script_has_its_lines(script: str, code: str, line: int
     ["python - <<EOF\nprint($X)\nEOF\n", 'python -c "$CODE"', "cat x | python -", "python - <<'EOF'\nprint(1)\n"],
 )
 def test_a_program_that_only_the_shell_knows_is_left_out(script: str) -> None:
-    assert entry_points(script, "/w", (), {}) == ()
+    assert list_entry_points(script, "/w", (), {}) == ()
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_programs_are_found_within(script: str, argv: tuple[str, ...]) -> None:
 
 def test_a_script_that_is_started_is_followed_with_its_arguments(tmp_path: Path) -> None:
     texts = {"/w/run.sh": "cd sub\nsrun python a.py $1\n", "/w/deep.sh": "./deep.sh\n"}
-    (shell, entry) = entry_points("bash run.sh 7\n", "/w", (), {}, texts.get)
+    (shell, entry) = list_entry_points("bash run.sh 7\n", "/w", (), {}, texts.get)
     assert (shell.kind, entry.path, entry.argv, entry.line, entry.file) == (
         "shell",
         "/w/sub/a.py",
@@ -72,7 +72,7 @@ def test_a_script_that_is_started_is_followed_with_its_arguments(tmp_path: Path)
         2,
         "/w/run.sh",
     )
-    assert len(entry_points("./deep.sh", "/w", (), {}, texts.get)) < 10
+    assert len(list_entry_points("./deep.sh", "/w", (), {}, texts.get)) < 10
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,7 @@ def test_named_files_are_those_of_arguments_and_script(tmp_path: Path) -> None:
     text = f'#!/bin/bash\nX={tmp_path}\nsrun python train.py {options} "$@"\n'
     script = Script(path="j", name="j", content=text.encode())
     request = JobRequest(script=script, args=("--input", "a.pt", "missing.pt"), chdir=str(tmp_path))
-    assert job_inputs.named_files(request) == tuple(str(tmp_path / name) for name in ("a.pt", "b.json", "c.npz"))
+    assert job_inputs.list_named_files(request) == tuple(str(tmp_path / name) for name in ("a.pt", "b.json", "c.npz"))
 
 
 @pytest.mark.parametrize(
@@ -178,5 +178,5 @@ def test_files_that_any_command_reads_are_named_and_those_it_writes_are_not(
         (tmp_path / name).touch()
     content = f"#!/bin/bash\n{body}\n".encode(errors="surrogateescape")
     request = JobRequest(script=Script(path=None, name="s", content=content), chdir=str(tmp_path))
-    found = job_inputs.named_files(request, {"SLURM_SUBMIT_DIR": str(tmp_path)})
+    found = job_inputs.list_named_files(request, {"SLURM_SUBMIT_DIR": str(tmp_path)})
     assert found == tuple(f"{tmp_path}/{name}" for name in named)

@@ -7,12 +7,12 @@ import shlex
 import pytest
 
 from slurmwrap.prerun.static.launcher_args import (
-    exported,
-    first_of_multi_prog,
-    one_task_srun,
+    count_srun_tasks_of_trial,
+    make_one_task_arguments,
+    parse_export,
     parse_mpirun,
     parse_srun,
-    trial_tasks,
+    read_first_of_multi_prog,
 )
 
 
@@ -44,22 +44,22 @@ def test_in_a_container_the_real_srun_runs_one_task_with_our_directory_mounted()
     )
     call = parse_srun(line.split())
     assert call.in_container
-    assert one_task_srun(call, mount="/t") == (
+    assert make_one_task_arguments(call, mount="/t") == (
         *("--nodes=1", "--ntasks=1", "--container-image=I", "--export=ALL,X=1", "--container-mounts=/a:/b,/t:/t"),
         *("--", "prog", "-n", "3"),
     )
 
 
 def test_exported_assignments_are_taken() -> None:
-    assert exported("ALL,A=b,C=d=e,2=x,D") == {"A": "b", "C": "d=e"}
-    assert exported(None) == {}
+    assert parse_export("ALL,A=b,C=d=e,2=x,D") == {"A": "b", "C": "d=e"}
+    assert parse_export(None) == {}
 
 
 def test_task_0_of_a_multi_prog_file_is_found() -> None:
     text = "# comment\n4-6 hostname\n0,2-3 echo task:%t \\\n offset:%o\n"
-    assert first_of_multi_prog(text) == "echo task:0   offset:0"
-    assert first_of_multi_prog("* true") == "true"
-    assert first_of_multi_prog("1 true") is None
+    assert read_first_of_multi_prog(text) == "echo task:0   offset:0"
+    assert read_first_of_multi_prog("* true") == "true"
+    assert read_first_of_multi_prog("1 true") is None
 
 
 @pytest.mark.parametrize(
@@ -96,5 +96,5 @@ def test_mpiruns_environment_and_directory_are_kept() -> None:
     ],
 )
 def test_a_trial_on_two_gpus_starts_the_tasks_of_one_node_at_most_one_per_gpu(options: str, expected: int) -> None:
-    assert trial_tasks(parse_srun([*options.split(), "true"]), per_node=1, nodes=2, gpus=2) == expected
-    assert trial_tasks(parse_srun([*options.split(), "true"]), per_node=1, nodes=2, gpus=1) == 1
+    assert count_srun_tasks_of_trial(parse_srun([*options.split(), "true"]), per_node=1, nodes=2, gpus=2) == expected
+    assert count_srun_tasks_of_trial(parse_srun([*options.split(), "true"]), per_node=1, nodes=2, gpus=1) == 1

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.model.finding import Finding, Severity
-from slurmwrap.prerun.static.output_directories import quota_findings, space_findings
+from slurmwrap.prerun.static.output_directories import check_space, parse_quota
 
 Check = Callable[..., tuple[Finding, ...]]
 
@@ -51,12 +51,12 @@ def held(free_mib: int, files: int) -> os.statvfs_result:
     ],
 )
 def test_little_space_or_few_files_are_told(free_mib: int, files: int, said: str | None) -> None:
-    assert [f.message for f in space_findings("/data", held(free_mib, files))] == ([said] if said else [])
+    assert [f.message for f in check_space("/data", held(free_mib, files))] == ([said] if said else [])
 
 
 def test_a_file_system_without_a_count_of_files_is_not_full() -> None:
     uncounted = os.statvfs_result((4096, 4096, 10 << 18, 1 << 20, 1 << 20, 0, 0, 0, 0, 255))
-    assert list(space_findings("/data", uncounted)) == []
+    assert list(check_space("/data", uncounted)) == []
 
 
 @pytest.mark.parametrize(
@@ -72,4 +72,4 @@ def test_a_file_system_without_a_count_of_files_is_not_full() -> None:
     ],
 )
 def test_a_used_up_quota_is_told(exit_code: int, stdout: bytes, said: str | None) -> None:
-    assert [f.message for f in quota_findings(exit_code, stdout)] == ([said] if said else [])
+    assert [f.message for f in parse_quota(exit_code, stdout)] == ([said] if said else [])

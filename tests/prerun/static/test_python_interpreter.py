@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.host.run_command import run
-from slurmwrap.prerun.static.entry_points import entry_points
-from slurmwrap.prerun.static.python_interpreter import conda_prefix, look_up, python_of
+from slurmwrap.prerun.static.entry_points import list_entry_points
+from slurmwrap.prerun.static.python_interpreter import find_conda_prefix, find_python, look_up
 from slurmwrap.prerun.static.started_program import EntryPoint
 from slurmwrap.prerun.static.static_context import StaticContext
 
@@ -19,12 +19,12 @@ def desk(environ: dict[str, str]) -> StaticContext:
 
 
 def only(script: str, folder: Path, **environ: str) -> EntryPoint:
-    (entry,) = entry_points(script, str(folder), (), environ)
+    (entry,) = list_entry_points(script, str(folder), (), environ)
     return entry
 
 
 def found(script: str, folder: Path, **environ: str) -> str | None:
-    python = python_of(only(script, folder, **environ), desk(environ))
+    python = find_python(only(script, folder, **environ), desk(environ))
     return python.path if python else None
 
 
@@ -65,15 +65,15 @@ def test_a_conda_environment_is_found_by_name_where_only_one_has_it(tmp_path: Pa
     (home / "bin" / "python").write_text("#!/bin/sh\n")
     (home / "bin" / "python").chmod(0o755)
     environ = {"HOME": str(tmp_path), "PATH": "/usr/bin"}
-    assert conda_prefix("train", environ) == str(home)
+    assert find_conda_prefix("train", environ) == str(home)
     assert found("conda activate train\npython a.py", tmp_path, **environ) == f"{home}/bin/python"
     assert found("conda run -n train --no-capture-output python a.py", tmp_path, **environ) == f"{home}/bin/python"
     (tmp_path / "anaconda3" / "envs" / "train" / "conda-meta").mkdir(parents=True)
-    assert conda_prefix("train", environ) is None
+    assert find_conda_prefix("train", environ) is None
 
 
 def test_the_system_python_is_not_certain_to_be_the_nodes(tmp_path: Path) -> None:
-    python = python_of(only("/usr/bin/env python3 a.py", tmp_path, PATH="/usr/bin:/bin"), desk({}))
+    python = find_python(only("/usr/bin/env python3 a.py", tmp_path, PATH="/usr/bin:/bin"), desk({}))
     assert python is None or not python.certain
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.prerun.static.training_expected import Expectation, evaluates
+from slurmwrap.prerun.static.training_expected import Expectation, is_evaluating
 
 TORCH_EVALUATION = """
 import torch
@@ -115,7 +115,7 @@ def test_a_python_that_runs_is_read_whatever_started_it(
     ],
 )
 def test_a_command_line_that_says_evaluation(path: str, argv: tuple[str, ...], only: bool) -> None:
-    assert evaluates(path, argv) is only
+    assert is_evaluating(path, argv) is only
 
 
 def test_a_python_script_is_waited_for(tmp_path: Path) -> None:

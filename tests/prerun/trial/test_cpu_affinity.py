@@ -19,19 +19,19 @@ PYTHON = ("python", "train.py")
 
 
 def test_cores_are_whole_and_those_near_the_gpu_come_first() -> None:
-    assert cpu_affinity.cores(range(8), THREADS, near={2, 3, 6, 7}) == (
+    assert cpu_affinity.list_cores(range(8), THREADS, near={2, 3, 6, 7}) == (
         *(frozenset({2, 6}), frozenset({3, 7})),
         *(frozenset({0, 4}), frozenset({1, 5})),
     )
 
 
 def test_of_a_core_that_is_allowed_in_part_only_that_part_is_taken() -> None:
-    assert cpu_affinity.cores({0, 1, 5}, THREADS) == (frozenset({0}), frozenset({1, 5}))
+    assert cpu_affinity.list_cores({0, 1, 5}, THREADS) == (frozenset({0}), frozenset({1, 5}))
 
 
 def test_masks_grow_by_whole_cores_and_are_named_by_slurms_cpus() -> None:
-    two = cpu_affinity.cores(range(8), THREADS)
-    assert {k: sorted(mask) for k, mask in cpu_affinity.masks_by_cpus(two, 2, 8).items()} == {
+    two = cpu_affinity.list_cores(range(8), THREADS)
+    assert {k: sorted(mask) for k, mask in cpu_affinity.make_masks_by_cpus(two, 2, 8).items()} == {
         2: [0, 4],
         4: [0, 1, 4, 5],
         6: [0, 1, 2, 4, 5, 6],
@@ -40,22 +40,22 @@ def test_masks_grow_by_whole_cores_and_are_named_by_slurms_cpus() -> None:
 
 
 def test_where_slurm_counts_cores_a_core_is_one_cpu() -> None:
-    assert list(cpu_affinity.masks_by_cpus(cpu_affinity.cores(range(8), THREADS), 2, 4)) == [1, 2, 3, 4]
+    assert list(cpu_affinity.make_masks_by_cpus(cpu_affinity.list_cores(range(8), THREADS), 2, 4)) == [1, 2, 3, 4]
 
 
 def test_where_nobody_is_confined_only_the_allocations_share_is_taken() -> None:
     alone = tuple(frozenset({cpu}) for cpu in range(16))
-    assert list(cpu_affinity.masks_by_cpus(alone, 1, 3)) == [1, 2, 3]
-    assert list(cpu_affinity.masks_by_cpus(alone[:2], 1, 64)) == [1, 2]
-    assert list(cpu_affinity.masks_by_cpus(alone[:2], 1, None)) == [1, 2]
+    assert list(cpu_affinity.make_masks_by_cpus(alone, 1, 3)) == [1, 2, 3]
+    assert list(cpu_affinity.make_masks_by_cpus(alone[:2], 1, 64)) == [1, 2]
+    assert list(cpu_affinity.make_masks_by_cpus(alone[:2], 1, None)) == [1, 2]
 
 
 def test_the_machines_cores_are_read_from_sysfs(tmp_path: Path) -> None:
     for cpu, siblings in {0: "0,2", 1: "1,3", 2: "0,2"}.items():
         (tmp_path / f"cpu{cpu}/topology").mkdir(parents=True)
         (tmp_path / f"cpu{cpu}/topology/thread_siblings_list").write_text(f"{siblings}\n")
-    assert cpu_affinity.own_cores({0, 1, 2}, root=tmp_path) == ((frozenset({0, 2}), frozenset({1})), 2)
-    assert cpu_affinity.own_cores({0, 7}, root=tmp_path / "nothing") == ((frozenset({0}), frozenset({7})), 1)
+    assert cpu_affinity.list_own_cores({0, 1, 2}, root=tmp_path) == ((frozenset({0, 2}), frozenset({1})), 2)
+    assert cpu_affinity.list_own_cores({0, 7}, root=tmp_path / "nothing") == ((frozenset({0}), frozenset({7})), 1)
 
 
 def test_cpus_near_the_gpus_are_read_from_sysfs(tmp_path: Path) -> None:
@@ -73,11 +73,11 @@ def test_cpus_near_the_gpus_are_read_from_sysfs(tmp_path: Path) -> None:
         (tmp_path / f"node/node{node}").mkdir(parents=True)
         (tmp_path / f"node/node{node}/cpulist").write_text(f"{cpus}\n")
     pci, cpu = tmp_path / "pci", tmp_path / "cpu"
-    assert cpu_affinity.cpus_near_gpus(root=pci, cpus=cpu) == {0, 1, 2, 3, 4}
-    assert cpu_affinity.cpus_near_gpus(["0000:85:00.0"], root=pci, cpus=cpu) == {2, 3}
+    assert cpu_affinity.list_cpus_near_gpus(root=pci, cpus=cpu) == {0, 1, 2, 3, 4}
+    assert cpu_affinity.list_cpus_near_gpus(["0000:85:00.0"], root=pci, cpus=cpu) == {2, 3}
     (pci / "0000:85:00.0/numa_node").write_text("-1\n")  # a machine with one node, or a firmware that does not tell
-    assert cpu_affinity.cpus_near_gpus(["0000:85:00.0"], root=pci, cpus=cpu) == set()
-    assert cpu_affinity.cpus_near_gpus(root=tmp_path / "nothing", cpus=cpu) == set()
+    assert cpu_affinity.list_cpus_near_gpus(["0000:85:00.0"], root=pci, cpus=cpu) == set()
+    assert cpu_affinity.list_cpus_near_gpus(root=tmp_path / "nothing", cpus=cpu) == set()
 
 
 def test_workers_are_known_by_the_name_that_torch_gives_them() -> None:
@@ -86,7 +86,7 @@ def test_workers_are_known_by_the_name_that_torch_gives_them() -> None:
         SeenProcess(pid=9, parent=1, name="python", argv=PYTHON),
     ]
     named = [SeenProcess(pid=pid, parent=1, name="pt_data_worker", argv=PYTHON) for pid in (2, 3)]
-    assert cpu_affinity.loader_workers([*seen, *named], {1}) == 2
+    assert cpu_affinity.count_loader_workers([*seen, *named], {1}) == 2
 
 
 def test_other_workers_are_what_a_trainer_forked_or_spawned() -> None:
@@ -107,8 +107,8 @@ def test_other_workers_are_what_a_trainer_forked_or_spawned() -> None:
         SeenProcess(pid=7, parent=2, name="python", argv=PYTHON),  # a rank of mp.spawn: counts steps as well
         SeenProcess(pid=8, parent=7, name="python", argv=PYTHON),
     ]
-    assert cpu_affinity.loader_workers(seen, {2, 7}) == 3
-    assert cpu_affinity.loader_workers(seen, set()) == 0
+    assert cpu_affinity.count_loader_workers(seen, {2, 7}) == 3
+    assert cpu_affinity.count_loader_workers(seen, set()) == 0
 
 
 @pytest.fixture

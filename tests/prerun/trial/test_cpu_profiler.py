@@ -12,12 +12,12 @@ from slurmwrap.prerun.trial.cpu_profiler import (
     MeasurementWindow,
     Profiled,
     Profiler,
-    curve_end,
+    compute_rate,
+    compute_slowdown,
+    find_curve_end,
     is_warm,
-    pace_for,
-    rate_of,
-    slow_down,
-    stress_masks,
+    make_measurement_window,
+    split_stress_masks,
 )
 
 ALL = frozenset(range(64))
@@ -195,7 +195,7 @@ def test_the_curve_ends_where_the_workers_end() -> None:
 )
 def test_only_workers_that_limit_end_a_curve(workers: int, cpus: int, least: int, end: str) -> None:
     curve = [CurvePoint(cpus=k, steps_per_s=float(min(k, least))) for k in range(1, cpus + 1)]
-    assert curve_end(curve, workers) == end
+    assert find_curve_end(curve, workers) == end
 
 
 def test_contention_is_the_slow_down_under_each_stressor() -> None:
@@ -229,19 +229,19 @@ def test_no_time_for_contention_leaves_the_curve_whole() -> None:
 
 
 def test_a_speed_that_moves_by_itself_says_nothing_about_a_stressor() -> None:
-    assert slow_down(10.0, 8.0, 6.0) is None
-    assert slow_down(10.0, 4.0, 9.5) == pytest.approx(2.4, abs=0.1)
-    assert slow_down(10.0, 11.0, 10.0) == 1.0
-    assert slow_down(10.0, 0.0, 10.0) is None
+    assert compute_slowdown(10.0, 8.0, 6.0) is None
+    assert compute_slowdown(10.0, 4.0, 9.5) == pytest.approx(2.4, abs=0.1)
+    assert compute_slowdown(10.0, 11.0, 10.0) == 1.0
+    assert compute_slowdown(10.0, 0.0, 10.0) is None
 
 
 def test_cpu_time_is_contended_on_the_same_cpus_and_memory_from_other_ones() -> None:
     masks = {k: frozenset(range(k)) for k in (1, 2, 3, 4)}
     four = masks[4]
-    assert stress_masks("cpu", masks, 2) == (four, four)
-    assert stress_masks("mem_bw", masks, 2) == (masks[2], frozenset({2, 3}))
-    assert stress_masks("mem_bw", masks, 4) == (masks[3], frozenset({3}))
-    assert stress_masks("mem_bw", {1: masks[1]}, 1) == (masks[1], frozenset())
+    assert split_stress_masks("cpu", masks, 2) == (four, four)
+    assert split_stress_masks("mem_bw", masks, 2) == (masks[2], frozenset({2, 3}))
+    assert split_stress_masks("mem_bw", masks, 4) == (masks[3], frozenset({3}))
+    assert split_stress_masks("mem_bw", {1: masks[1]}, 1) == (masks[1], frozenset())
 
 
 def test_a_count_that_starts_anew_starts_the_window_anew() -> None:
@@ -262,18 +262,18 @@ def readings(*pairs: tuple[int, float]) -> list[StepReading]:
 
 
 def test_a_speed_comes_from_the_times_of_steps() -> None:
-    assert rate_of(readings((10, 1.0), (30, 2.0), (50, 3.0)), workers=0) == pytest.approx(20.0)
-    assert rate_of(readings((10, 1.0)), workers=0) == 0.0
+    assert compute_rate(readings((10, 1.0), (30, 2.0), (50, 3.0)), workers=0) == pytest.approx(20.0)
+    assert compute_rate(readings((10, 1.0)), workers=0) == 0.0
 
 
 def test_a_validation_in_between_is_no_training() -> None:
     steps = readings(*((n, n / 10) for n in range(100)), *((100 + n, 40 + n / 10) for n in range(100)))
-    assert rate_of(steps, workers=2) == pytest.approx(10.0, rel=0.02)
+    assert compute_rate(steps, workers=2) == pytest.approx(10.0, rel=0.02)
 
 
 def test_bursts_of_a_loader_are_training() -> None:
     bursts = readings(*((8 * burst + n, burst * 4.0 + n * 0.01) for burst in range(6) for n in range(8)))
-    assert rate_of(bursts, workers=8) == pytest.approx(47 / 20.07, rel=0.01)
+    assert compute_rate(bursts, workers=8) == pytest.approx(47 / 20.07, rel=0.01)
 
 
 def test_warm_is_a_number_of_steps_or_two_windows_that_agree() -> None:
@@ -286,8 +286,8 @@ def test_warm_is_a_number_of_steps_or_two_windows_that_agree() -> None:
 
 
 def test_a_short_time_makes_short_windows_and_a_long_one_no_longer_than_needed() -> None:
-    assert pace_for(10_000.0, 64) == MeasurementWindow()
-    short = pace_for(60.0, 4)
+    assert make_measurement_window(10_000.0, 64) == MeasurementWindow()
+    short = make_measurement_window(60.0, 4)
     assert 3.0 <= short.window_s < 10.0
     assert short.window_steps < 100
-    assert pace_for(1.0, 64).window_s == 3.0
+    assert make_measurement_window(1.0, 64).window_s == 3.0

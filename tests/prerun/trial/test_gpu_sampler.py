@@ -14,7 +14,7 @@ import psutil
 import pytest
 from waiting import wait_until
 
-from slurmwrap.prerun.trial.gpu_sampler import GpuSample, GpuSampler, MeanGpuUse, gpus_of, use_between
+from slurmwrap.prerun.trial.gpu_sampler import GpuSample, GpuSampler, MeanGpuUse, find_job_gpus, use_between
 
 SOURCE = Path(__file__).parents[2] / "data/nvml/fake_nvml.c"
 Sampling = Callable[..., GpuSampler]
@@ -42,9 +42,9 @@ def test_what_no_gpu_supports_is_unknown() -> None:
 
 
 def test_the_jobs_gpus_are_named_by_slurm_before_cuda() -> None:
-    assert gpus_of({"SLURM_JOB_GPUS": "3", "CUDA_VISIBLE_DEVICES": "0"}) == "3"
-    assert gpus_of({"CUDA_VISIBLE_DEVICES": "0"}) == "0"
-    assert gpus_of({}) == ""
+    assert find_job_gpus({"SLURM_JOB_GPUS": "3", "CUDA_VISIBLE_DEVICES": "0"}) == "3"
+    assert find_job_gpus({"CUDA_VISIBLE_DEVICES": "0"}) == "0"
+    assert find_job_gpus({}) == ""
 
 
 def test_without_a_driver_there_is_no_child(tmp_path: Path) -> None:

@@ -11,7 +11,13 @@ import pytest
 
 from slurmwrap.model.trial_result import StepReading
 from slurmwrap.prerun.trial import no_training as module
-from slurmwrap.prerun.trial.no_training import AT_WORK_S, IDLE_S, ActivitySample, NoTrainingDetector, listening
+from slurmwrap.prerun.trial.no_training import (
+    AT_WORK_S,
+    IDLE_S,
+    ActivitySample,
+    NoTrainingDetector,
+    list_listening_ports,
+)
 
 NOTHING = StepReading()
 
@@ -82,8 +88,8 @@ def test_batches_without_an_optimizer_are_an_evaluation_though_the_code_could_tr
 
 def test_ports_are_those_of_the_processes_given() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        assert server.getsockname()[1] in listening([psutil.Process()])
-    assert listening([]) == ()
+        assert server.getsockname()[1] in list_listening_ports([psutil.Process()])
+    assert list_listening_ports([]) == ()
 
 
 def test_waiting_for_a_disk_is_no_sleep(tmp_path: Path) -> None:
@@ -98,7 +104,7 @@ def test_a_server_whose_code_could_train_is_known_by_its_port_and_its_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: float, serves: bool
 ) -> None:
     now = 0.0
-    monkeypatch.setattr(module, "listening", lambda processes: (8000,))
+    monkeypatch.setattr(module, "list_listening_ports", lambda processes: (8000,))
     monkeypatch.setattr(
         module,
         "look_at",
@@ -116,7 +122,7 @@ def test_open_ports_are_looked_for_every_third_second_and_not_before(
 ) -> None:
     asked: list[float] = []
     now = 100.0
-    monkeypatch.setattr(module, "listening", lambda processes: asked.append(now) or ())
+    monkeypatch.setattr(module, "list_listening_ports", lambda processes: asked.append(now) or ())
     one = NoTrainingDetector(str(tmp_path), Expected(), began=now, no_training_s=40.0)  # type: ignore[arg-type]
     for _ in range(8):
         one.look(now, ())

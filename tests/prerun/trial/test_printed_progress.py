@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurmwrap.prerun.trial.printed_progress import TextProgress, ended, read
+from slurmwrap.prerun.trial.printed_progress import TextProgress, end_progress, read
 
 # What programs print (what, steps that it shows, printed): one case per line.
 CASES = Path(__file__).parents[2] / "data/progress/cases.jsonl"
@@ -20,7 +20,7 @@ PRINTED: dict[str, tuple[int, str]] = {
 
 
 def steps_in(output: bytes) -> int:
-    return ended(read(output)).steps
+    return end_progress(read(output)).steps
 
 
 @pytest.mark.parametrize("what", PRINTED)
@@ -35,7 +35,7 @@ def test_output_may_come_in_any_pieces(what: str) -> None:
     seen, raw = TextProgress(), printed.encode()
     for at in range(0, len(raw), 7):
         seen = read(raw[at : at + 7], seen)
-    assert ended(seen).steps == steps
+    assert end_progress(seen).steps == steps
 
 
 def test_a_bar_counts_once_a_loss_is_printed() -> None:
@@ -50,7 +50,7 @@ def test_the_next_epoch_goes_on_counting() -> None:
 
 
 def test_the_step_that_is_named_is_not_taken_for_the_steps_made() -> None:
-    seen = ended(read(b"step 50000 loss 0.1\nstep 50001 loss 0.1\n"))
+    seen = end_progress(read(b"step 50000 loss 0.1\nstep 50001 loss 0.1\n"))
     assert seen.best is not None
     assert (seen.steps, seen.best[0], seen.best[1].line) == (2, "step", "step 50001 loss 0.1")
 
@@ -65,4 +65,4 @@ def test_a_line_without_end_costs_little() -> None:
 
 @given(st.binary(max_size=300), st.integers(min_value=0, max_value=300))
 def test_any_bytes_are_read_and_pieces_change_nothing(output: bytes, cut: int) -> None:
-    assert ended(read(output[cut:], read(output[:cut]))).steps == steps_in(output)
+    assert end_progress(read(output[cut:], read(output[:cut]))).steps == steps_in(output)

@@ -21,20 +21,20 @@ V2 = "anon 300\nfile 9000\nshmem 40\nunevictable 2\nkernel_stack 3\npagetables 4
 
 def test_cpu_use_is_the_mean_over_the_steps_when_they_took_a_second() -> None:
     samples = [(0.0, 0.0), (1.0, 5.0), (2.0, 6.0), (3.0, 8.0), (4.0, 8.0)]
-    assert process_sampler.cpus_used(samples, 1.0, 3.0) == pytest.approx(1.5)
+    assert process_sampler.compute_cpus_used(samples, 1.0, 3.0) == pytest.approx(1.5)
 
 
 def test_cpu_use_of_quick_steps_is_that_of_the_busiest_second() -> None:
     samples = [(0.0, 0.0), (1.0, 1.0), (2.0, 4.0), (2.1, 4.0)]
-    assert process_sampler.cpus_used(samples, 2.0, 2.1) == pytest.approx(3.0)
-    assert process_sampler.cpus_used(samples, 0.0, 0.0) == pytest.approx(3.0)
-    assert process_sampler.cpus_used(samples[:1], 0.0, 0.0) is None
+    assert process_sampler.compute_cpus_used(samples, 2.0, 2.1) == pytest.approx(3.0)
+    assert process_sampler.compute_cpus_used(samples, 0.0, 0.0) == pytest.approx(3.0)
+    assert process_sampler.compute_cpus_used(samples[:1], 0.0, 0.0) is None
 
 
 def test_memory_that_cannot_be_dropped_is_read_from_both_versions_of_cgroups() -> None:
-    assert process_sampler.cgroup_memory(V1) == 350
-    assert process_sampler.cgroup_memory(V2) == 350
-    assert process_sampler.cgroup_memory("") is None
+    assert process_sampler.parse_cgroup_memory(V1) == 350
+    assert process_sampler.parse_cgroup_memory(V2) == 350
+    assert process_sampler.parse_cgroup_memory("") is None
 
 
 @pytest.mark.parametrize(
@@ -47,23 +47,23 @@ def test_memory_that_cannot_be_dropped_is_read_from_both_versions_of_cgroups() -
 def test_the_jobs_own_cgroup_is_found(tmp_path: Path, own: str, folder: str) -> None:
     (tmp_path / folder).mkdir(parents=True)
     (tmp_path / folder / "memory.stat").write_text(V2)
-    assert process_sampler.job_cgroup({"SLURM_JOB_ID": "77"}, own, tmp_path) == tmp_path / folder
-    assert process_sampler.job_cgroup({"SLURM_JOB_ID": "7"}, own, tmp_path) is None
-    assert process_sampler.job_cgroup({}, own, tmp_path) is None
+    assert process_sampler.find_job_cgroup({"SLURM_JOB_ID": "77"}, own, tmp_path) == tmp_path / folder
+    assert process_sampler.find_job_cgroup({"SLURM_JOB_ID": "7"}, own, tmp_path) is None
+    assert process_sampler.find_job_cgroup({}, own, tmp_path) is None
 
 
 def test_a_cgroup_that_is_not_slurms_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "memory.stat").write_text(V2)
-    assert process_sampler.job_cgroup({"SLURM_JOB_ID": "77"}, "0::/\n4:memory:/user.slice\n", tmp_path) is None
+    assert process_sampler.find_job_cgroup({"SLURM_JOB_ID": "77"}, "0::/\n4:memory:/user.slice\n", tmp_path) is None
 
 
 def test_oom_kills_are_read_from_both_versions_of_cgroups(tmp_path: Path) -> None:
-    assert process_sampler.oom_kills(None) is None
-    assert process_sampler.oom_kills(tmp_path) is None
+    assert process_sampler.read_oom_kills(None) is None
+    assert process_sampler.read_oom_kills(tmp_path) is None
     (tmp_path / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
-    assert process_sampler.oom_kills(tmp_path) == 2
+    assert process_sampler.read_oom_kills(tmp_path) == 2
     (tmp_path / "memory.events").write_text("low 0\noom 1\noom_kill 1\n")
-    assert process_sampler.oom_kills(tmp_path) == 1
+    assert process_sampler.read_oom_kills(tmp_path) == 1
 
 
 def test_a_lagging_cgroup_counter_is_corrected_by_the_processes_themselves(tmp_path: Path) -> None:
@@ -85,27 +85,27 @@ def test_a_lagging_cgroup_counter_is_corrected_by_the_processes_themselves(tmp_p
 
 def test_growth_per_second_needs_a_second_of_samples() -> None:
     samples = [(0.0, 0.0), (1.0, 5.0), (2.0, 6.0), (3.0, 9.0)]
-    assert process_sampler.slope(samples, 1.0, 3.0) == pytest.approx(2.0)
-    assert process_sampler.slope(samples, 1.0, 1.5) is None
-    assert process_sampler.slope([], 0.0, 9.0) is None
+    assert process_sampler.compute_slope(samples, 1.0, 3.0) == pytest.approx(2.0)
+    assert process_sampler.compute_slope(samples, 1.0, 1.5) is None
+    assert process_sampler.compute_slope([], 0.0, 9.0) is None
 
 
 def test_what_a_tree_reads_is_no_pipe_between_its_processes() -> None:
     mib = 1 << 20
     worker, trainer = (10 * mib, 50 * mib, 30 * mib), (0, 30 * mib, 0)
-    assert process_sampler.asked_for([worker, trainer]) == 50.0
-    assert process_sampler.asked_for([(70 * mib, 50 * mib, 30 * mib), trainer]) == 70.0  # files that are mapped
-    assert process_sampler.asked_for([]) == 0.0
+    assert process_sampler.compute_read_mib([worker, trainer]) == 50.0
+    assert process_sampler.compute_read_mib([(70 * mib, 50 * mib, 30 * mib), trainer]) == 70.0  # files that are mapped
+    assert process_sampler.compute_read_mib([]) == 0.0
 
 
 def test_the_room_below_a_cgroups_limit_does_not_count_its_page_cache(tmp_path: Path) -> None:
-    assert process_sampler.cgroup_left(None) is None
-    assert process_sampler.cgroup_left(tmp_path) is None
+    assert process_sampler.compute_cgroup_left(None) is None
+    assert process_sampler.compute_cgroup_left(tmp_path) is None
     (tmp_path / "memory.stat").write_text(V2)
     (tmp_path / "memory.max").write_text("max\n")
-    assert process_sampler.cgroup_left(tmp_path) is None
+    assert process_sampler.compute_cgroup_left(tmp_path) is None
     (tmp_path / "memory.max").write_text("1000\n")
-    assert process_sampler.cgroup_left(tmp_path) == 650
+    assert process_sampler.compute_cgroup_left(tmp_path) == 650
 
 
 def test_a_profile_tells_the_speed_and_use_on_all_cpus_not_over_the_sweep() -> None:

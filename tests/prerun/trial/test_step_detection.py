@@ -8,7 +8,7 @@ import pytest
 
 from slurmwrap.model.trial_result import StepReading
 from slurmwrap.prerun.trial.gpu_sampler import GpuSample
-from slurmwrap.prerun.trial.step_detection import TEXT_S, TEXT_TIMES, StepDetector, enough
+from slurmwrap.prerun.trial.step_detection import TEXT_S, TEXT_TIMES, StepDetector, is_enough
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
 
 NOTHING = StepReading()
@@ -83,7 +83,7 @@ def test_a_busy_gpu_is_shown_and_never_enough(spec: TrialSpec) -> None:
     signs.look(0.0, (7,), NOTHING)
     busy = [GpuSample(at=float(n), sm=1.0, pids=(7,)) for n in range(50)]
     assert signs.shown(NOTHING, busy) == StepReading(count=50, source="gpu", first=0.0, last=49.0)
-    assert not enough(signs.shown(NOTHING, busy), 3)
+    assert not is_enough(signs.shown(NOTHING, busy), 3)
 
 
 def test_of_a_flood_of_output_the_end_is_read(spec: TrialSpec) -> None:
@@ -108,4 +108,4 @@ def test_no_output_shows_nothing(spec: TrialSpec) -> None:
     ],
 )
 def test_enough_depends_on_what_was_counted(source: str, count: int, answer: bool) -> None:
-    assert enough(StepReading(count=count, source=source), 3) is answer
+    assert is_enough(StepReading(count=count, source=source), 3) is answer

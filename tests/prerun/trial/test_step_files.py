@@ -33,11 +33,11 @@ def test_what_is_no_record_counts_nothing(tmp_path: Path, text: str) -> None:
 
 
 def test_the_last_python_that_started_decides_whether_it_crashed(tmp_path: Path) -> None:
-    assert not step_files.last_python_crashed(str(tmp_path))
+    assert not step_files.has_last_python_crashed(str(tmp_path))
     (tmp_path / "journal").write_text("start 1\ncrash 1\n")
-    assert step_files.last_python_crashed(str(tmp_path))
+    assert step_files.has_last_python_crashed(str(tmp_path))
     (tmp_path / "journal").write_text("start 1\ncrash 1\nstart 2\n")
-    assert not step_files.last_python_crashed(str(tmp_path))
+    assert not step_files.has_last_python_crashed(str(tmp_path))
 
 
 def test_a_better_source_counts_before_a_larger_number(tmp_path: Path) -> None:

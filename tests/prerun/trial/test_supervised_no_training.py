@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from waiting import allow
 
-from slurmwrap.diagnosis.classifier import classify
+from slurmwrap.diagnosis.classifier import diagnose_run
 from slurmwrap.model.trial_result import TrialResult
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
@@ -25,7 +25,7 @@ def written(job: Path, text: str, name: str = "main.py") -> None:
 
 
 def verdict_of(result: TrialResult) -> Verdict:
-    return judge(SPEC, result, classify)
+    return judge(SPEC, result, diagnose_run)
 
 
 def test_an_evaluation_ends_without_a_verdict_and_for_good(trial: Trial, job: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from waiting import allow
 
-from slurmwrap.diagnosis.classifier import classify
+from slurmwrap.diagnosis.classifier import diagnose_run
 from slurmwrap.model.trial_result import TrialResult
 from slurmwrap.model.verdict import Outcome
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
@@ -20,7 +20,7 @@ SPEC = TrialSpec(trial_dir="/t", script="/t/slurm_script", steps=3)
 def test_a_program_that_prints_its_steps_has_passed_when_time_is_up(trial: Trial) -> None:
     result = trial(FOREVER, time_limit_s=allow(1.0))
     assert (result.layer, result.step_source, result.steps >= 3) == ("step", "text", True)
-    verdict = judge(SPEC, result, classify)
+    verdict = judge(SPEC, result, diagnose_run)
     assert (verdict.outcome, verdict.layer) == (Outcome.PASS, "text")
     assert (result.measurement.steps, result.measurement.steps_per_s) == (None, None)  # no rate out of what is printed
 
@@ -28,7 +28,7 @@ def test_a_program_that_prints_its_steps_has_passed_when_time_is_up(trial: Trial
 def test_printed_steps_of_a_script_that_ended_are_told(trial: Trial) -> None:
     result = trial("#!/bin/bash\nfor i in 1 2 3 4 5; do echo step $i loss 0.1; done\n")
     assert (result.layer, result.exit_code, result.step_source, result.steps) == ("exit", 0, "text", 5)
-    assert judge(SPEC, result, classify).outcome is Outcome.PASS
+    assert judge(SPEC, result, diagnose_run).outcome is Outcome.PASS
 
 
 def test_printed_steps_excuse_no_failure(trial: Trial) -> None:
@@ -38,6 +38,6 @@ def test_printed_steps_excuse_no_failure(trial: Trial) -> None:
 
 def test_signs_that_are_not_enough_are_named_when_time_is_up() -> None:
     for source, word in (("backward", "5 backward passes"), ("gpu", "GPU busy")):
-        verdict = judge(SPEC, TrialResult(layer="timeout", steps=5, step_source=source, seconds=900.0), classify)
+        verdict = judge(SPEC, TrialResult(layer="timeout", steps=5, step_source=source, seconds=900.0), diagnose_run)
         assert (verdict.outcome, verdict.layer) == (Outcome.INCONCLUSIVE, "timeout")
         assert verdict.reason.startswith("no optimizer step was seen; ") and word in verdict.reason

@@ -249,7 +249,7 @@ def test_children_that_were_there_before_are_spared(trial: Trial) -> None:
 def test_the_tail_keeps_line_numbers(tmp_path: Path) -> None:
     path = tmp_path / "output"
     path.write_bytes(b"".join(b"line %06d\n" % i for i in range(1, 100_001)))
-    found = supervisor.tail(str(path))
+    found = supervisor.read_tail(str(path))
     first = found.text.splitlines()[0]
     assert (first, found.truncated) == (f"line {found.first_line:06d}", True)
     assert found.text.endswith("line 100000\n")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from slurmwrap.prerun.trial.trial_environment import shim_environment, trial_environment_of
+from slurmwrap.prerun.trial.trial_environment import build_trial_environment, read_shim_environment
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
 
 SPEC = TrialSpec(trial_dir="/t", script="/t/script", chdir="/w", nodes=2, gpus=16)
 
 
 def environment(spec: TrialSpec = SPEC, **environ: str) -> dict[str, str]:
-    return trial_environment_of(spec, environ, hostname="n9", python="/p/python")
+    return build_trial_environment(spec, environ, hostname="n9", python="/p/python")
 
 
 def test_one_node_of_one_task_is_said_where_the_allocation_does_not() -> None:
@@ -38,6 +38,6 @@ def test_what_the_allocation_says_stands() -> None:
 
 
 def test_a_shim_that_was_called_with_nothing_knows_the_trial_again() -> None:
-    kept = shim_environment(environment(PATH="/bin", HOME="/h"))
+    kept = read_shim_environment(environment(PATH="/bin", HOME="/h"))
     assert {"SLURMWRAP_TRIAL_DIR", "SLURMWRAP_STEP_DIR", "SLURMWRAP_PYTHON", "BASH_ENV"} <= set(kept)
     assert not {"PATH", "HOME", "WANDB_MODE"} & set(kept)

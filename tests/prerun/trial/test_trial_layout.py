@@ -12,7 +12,7 @@ import pytest
 
 from slurmwrap.model.trial_result import TrialResult
 from slurmwrap.prerun.trial.supervisor import run_trial
-from slurmwrap.prerun.trial.trial_layout import command_line, out_of_reach
+from slurmwrap.prerun.trial.trial_layout import find_unshimmed_call, make_command_line
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
 
 Trial = Callable[..., TrialResult]
@@ -138,7 +138,7 @@ def test_where_shims_cannot_be_run_nothing_is(make_spec: Callable[..., TrialSpec
 def test_without_a_namespace_a_script_that_changes_jobs_by_path_is_not_run(
     make_spec: Callable[..., TrialSpec], script: str, refused: bool
 ) -> None:
-    assert bool(out_of_reach(make_spec(script))) is refused
+    assert bool(find_unshimmed_call(make_spec(script))) is refused
 
 
 def test_a_script_out_of_reach_is_not_started(trial: Trial) -> None:
@@ -160,7 +160,9 @@ def test_a_script_is_started_as_the_kernel_would(
     make_spec: Callable[..., TrialSpec], script: str, words: tuple[str, ...]
 ) -> None:
     spec = make_spec(script, "a")
-    told = tuple(word.replace(spec.script, "SCRIPT").replace(spec.trial_dir, "TRIAL") for word in command_line(spec))
+    told = tuple(
+        word.replace(spec.script, "SCRIPT").replace(spec.trial_dir, "TRIAL") for word in make_command_line(spec)
+    )
     assert told == words
 
 
@@ -168,4 +170,4 @@ def test_a_script_is_started_as_the_kernel_would(
 def test_a_script_without_an_interpreter_is_named(make_spec: Callable[..., TrialSpec], script: str) -> None:
     spec = make_spec(script)
     with pytest.raises(ValueError, match=spec.script):
-        command_line(spec)
+        make_command_line(spec)

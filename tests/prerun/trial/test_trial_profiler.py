@@ -16,8 +16,8 @@ from waiting import wait_until
 from slurmwrap.model.trial_result import StepReading, TrialResult
 from slurmwrap.prerun.trial import step_files
 from slurmwrap.prerun.trial.cpu_profiler import MeasurementWindow
-from slurmwrap.prerun.trial.stressors import StressorPool, footprint, last_cache
-from slurmwrap.prerun.trial.trial_profiler import TrialProfiler, unparked
+from slurmwrap.prerun.trial.stressors import StressorPool, compute_footprint, read_last_cache
+from slurmwrap.prerun.trial.trial_profiler import TrialProfiler, is_unparked
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
 
 LONG = (
@@ -85,10 +85,10 @@ def test_a_script_that_ends_during_its_profile_passed_by_its_steps(
 
 def test_signs_of_training_stand_for_steps_only_in_numbers(make_spec: Callable[..., TrialSpec]) -> None:
     plain, profiled = make_spec("#!/bin/sh\n"), make_spec("#!/bin/sh\n", profile_s=1.0)
-    assert not unparked(plain, StepReading(count=900, source="optimizer"))
-    assert unparked(profiled, StepReading(count=3, source="optimizer"))
-    assert not unparked(profiled, StepReading(count=3, source="backward"))
-    assert unparked(profiled, StepReading(count=50, source="backward"))
+    assert not is_unparked(plain, StepReading(count=900, source="optimizer"))
+    assert is_unparked(profiled, StepReading(count=3, source="optimizer"))
+    assert not is_unparked(profiled, StepReading(count=3, source="backward"))
+    assert is_unparked(profiled, StepReading(count=50, source="backward"))
 
 
 def test_what_tells_no_speed_is_not_measured(make_spec: Callable[..., TrialSpec]) -> None:
@@ -142,5 +142,5 @@ def test_the_last_level_cache_is_the_largest_one(tmp_path: Path) -> None:
     for index, size in enumerate(("48K", "1024K", "32M")):
         (tmp_path / f"cpu0/cache/index{index}").mkdir(parents=True)
         (tmp_path / f"cpu0/cache/index{index}/size").write_text(f"{size}\n")
-    assert (last_cache(tmp_path), footprint(tmp_path)) == (32 << 20, 128 << 20)
-    assert last_cache(tmp_path / "nothing") == 64 << 20
+    assert (read_last_cache(tmp_path), compute_footprint(tmp_path)) == (32 << 20, 128 << 20)
+    assert read_last_cache(tmp_path / "nothing") == 64 << 20

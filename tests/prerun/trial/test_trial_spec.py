@@ -49,7 +49,7 @@ def request(shape: ResourceShape = SHAPE, **settings: str | None) -> JobRequest:
 
 
 def options(asked: JobRequest, partition: str | None = None) -> tuple[str, ...]:
-    return trial_spec.trial_options(
+    return trial_spec.make_trial_options(
         asked, partition=partition, time_limit_s=901, cpus=8, mem_mib=64_000, output="/t/slurm.out"
     )
 
@@ -160,7 +160,7 @@ def test_with_an_exported_file_all_is_said_since_a_newer_sbatch_forgets_the_file
 
 def test_sbatchs_variables_do_not_bring_back_what_was_left_out() -> None:
     environ = {"SBATCH_ARRAY_INX": "0-9", "SLURM_CONF": "/c", "HOME": "/h"}
-    assert trial_spec.trial_environ(environ) == {"SLURM_CONF": "/c", "HOME": "/h"}
+    assert trial_spec.make_trial_environ(environ) == {"SLURM_CONF": "/c", "HOME": "/h"}
 
 
 @pytest.mark.parametrize(
@@ -181,18 +181,18 @@ def test_sbatchs_variables_do_not_bring_back_what_was_left_out() -> None:
 def test_cpus_and_memory_are_the_share_of_one_gpu_with_a_floor(
     shape: ResourceShape, node: Node | None, expected: tuple[int | None, int | None]
 ) -> None:
-    assert trial_spec.trial_shape(request(shape), node) == expected
+    assert trial_spec.compute_trial_shape(request(shape), node) == expected
 
 
 def test_a_trial_with_less_memory_than_a_node_of_the_job_proves_no_lack_of_it() -> None:
-    assert trial_spec.mem_shrunk(request(), 64_000)
-    assert not trial_spec.mem_shrunk(request(replace(SHAPE, gpus=1, gpus_per_node=1, nodes=1)), 512_000)
-    assert trial_spec.mem_shrunk(request(replace(SHAPE, mem_mib=None, mem_unit=MemUnit.NONE)), 64_000)
+    assert trial_spec.is_memory_shrunk(request(), 64_000)
+    assert not trial_spec.is_memory_shrunk(request(replace(SHAPE, gpus=1, gpus_per_node=1, nodes=1)), 512_000)
+    assert trial_spec.is_memory_shrunk(request(replace(SHAPE, mem_mib=None, mem_unit=MemUnit.NONE)), 64_000)
 
 
 def test_variables_that_the_real_allocation_would_set_are_there() -> None:
     asked = request(replace(SHAPE, gpu_unit=GpuUnit.PER_NODE), gpus_per_node="a100:8", job_name="bert", array="3-9%2")
-    found = trial_spec.trial_environment(asked)
+    found = trial_spec.list_missing_variables(asked)
     assert found["SLURM_JOB_NAME"] == "bert"
     assert found["SLURM_GPUS_PER_NODE"] == "a100:1"
     assert (found["SLURM_ARRAY_TASK_ID"], found["SLURM_ARRAY_TASK_COUNT"]) == ("3", "7")
@@ -203,34 +203,34 @@ def asks(gpus: int | None, shape: ResourceShape = SHAPE) -> JobRequest:
 
 
 def test_a_trial_has_one_gpu_unless_asked_for_more_and_never_more_than_the_job() -> None:
-    assert trial_spec.trial_gpus(asks(None), NODE) == 1
-    assert trial_spec.trial_gpus(asks(4), NODE) == 4
-    assert trial_spec.trial_gpus(asks(64), None) == 16
+    assert trial_spec.count_trial_gpus(asks(None), NODE) == 1
+    assert trial_spec.count_trial_gpus(asks(4), NODE) == 4
+    assert trial_spec.count_trial_gpus(asks(64), None) == 16
 
 
 def test_more_gpus_than_a_node_has_is_said_with_the_way_out() -> None:
     with pytest.raises(UsageError) as caught:
-        trial_spec.trial_gpus(asks(9), NODE)
+        trial_spec.count_trial_gpus(asks(9), NODE)
     assert "no node that can run this job has more than 8 GPUs" in str(caught.value)
     assert caught.value.hint == "ask for at most --prerun-gpus=8"
     with pytest.raises(UsageError):
-        trial_spec.trial_gpus(asks(0), NODE)
+        trial_spec.count_trial_gpus(asks(0), NODE)
 
 
 @pytest.mark.parametrize(("per_node", "gpus", "expected"), [(1, 4, 1), (8, 4, 4), (8, 1, 1), (2, 4, 2)])
 def test_a_trial_has_the_tasks_of_one_node_at_most_one_per_gpu(per_node: int, gpus: int, expected: int) -> None:
-    assert trial_spec.trial_tasks(request(replace(SHAPE, tasks_per_node=per_node)), gpus) == expected
+    assert trial_spec.count_trial_tasks(request(replace(SHAPE, tasks_per_node=per_node)), gpus) == expected
 
 
 def test_two_gpus_get_twice_the_share_and_two_tasks_share_the_cpus() -> None:
     asked = request(replace(SHAPE, tasks_per_node=8, cpus=8, gpu_unit=GpuUnit.PER_TASK), gpus_per_task="1")
-    assert trial_spec.trial_shape(asked, None, 2) == (16, 128_000)
-    assert trial_spec.trial_shape(asked, None, 8) == (64, 512_000)
-    found = trial_spec.trial_options(
+    assert trial_spec.compute_trial_shape(asked, None, 2) == (16, 128_000)
+    assert trial_spec.compute_trial_shape(asked, None, 8) == (64, 512_000)
+    found = trial_spec.make_trial_options(
         asked, partition=None, time_limit_s=60, cpus=16, mem_mib=None, output="/o", gpus=2, tasks=2
     )
     assert {"--ntasks=2", "--ntasks-per-node=2", "--gres=gpu:2", "--cpus-per-task=8"} <= set(found)
-    assert trial_spec.trial_environment(asked, 2)["SLURM_GPUS_PER_TASK"] == "1"
+    assert trial_spec.list_missing_variables(asked, 2)["SLURM_GPUS_PER_TASK"] == "1"
 
 
 def test_a_spec_comes_back_from_json_as_it_was() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from slurmwrap.diagnosis.classifier import classify
+from slurmwrap.diagnosis.classifier import diagnose_run
 from slurmwrap.model.evidence import LogTail
 from slurmwrap.model.trial_result import TrialResult
 from slurmwrap.model.verdict import Verdict
@@ -1913,7 +1913,7 @@ def judged(text: str, code: int, gpus: int) -> Verdict:
         crashed="Traceback" in text,
         logs=(LogTail(name="output", text=text),),
     )
-    return judge(spec, result, classify, lambda path: None, read_of(text))
+    return judge(spec, result, diagnose_run, lambda path: None, read_of(text))
 
 
 def test_endings_are_judged_by_what_one_gpu_can_show() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.diagnosis.classifier import classify
+from slurmwrap.diagnosis.classifier import diagnose_run
 from slurmwrap.model.evidence import LogTail
 from slurmwrap.model.trial_result import TrialResult
 from slurmwrap.model.verdict import Verdict
@@ -99,7 +99,7 @@ def judged(ending: Ending) -> Verdict:
         crashed="Traceback" in ending.text,
         logs=(LogTail(name="output", text=ending.text),),
     )
-    return judge(spec, result, classify, lambda path: None, ending.sources.get)
+    return judge(spec, result, diagnose_run, lambda path: None, ending.sources.get)
 
 
 @pytest.mark.parametrize("file", ["endings_unseen_1.txt", "endings_unseen_2.txt"])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.diagnosis.classifier import classify
+from slurmwrap.diagnosis.classifier import diagnose_run
 from slurmwrap.model.evidence import Citation, LogTail
 from slurmwrap.model.measurement import Measurement
 from slurmwrap.model.trial_result import TrialResult
@@ -40,7 +40,7 @@ def exited(text: str, code: int = 1, **more: object) -> TrialResult:
 def verdict(
     result: TrialResult, spec: TrialSpec = MANY, inspect: Callable[[str], str | None] = lambda p: None
 ) -> Verdict:
-    return judge(spec, result, classify, inspect, source_of(result))
+    return judge(spec, result, diagnose_run, inspect, source_of(result))
 
 
 def source_of(result: TrialResult) -> Callable[[str], str | None]:
@@ -169,7 +169,7 @@ def test_a_broken_input_is_blamed_after_our_own_read(tmp_path: Path) -> None:
     (tmp_path / "train.pt").write_bytes(b"PK\x03\x04" + b"x" * 100)
     text = crash("RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory")
     spec = replace(MANY, inputs=("/w/config.json", str(tmp_path / "train.pt")))
-    found = judge(spec, exited(text), classify, lambda p: "is truncated" if p.endswith(".pt") else None)
+    found = judge(spec, exited(text), diagnose_run, lambda p: "is truncated" if p.endswith(".pt") else None)
     assert (found.outcome, found.category) == (Outcome.FAIL, "incorrect_inputs")
     assert (found.input_path, found.input_fault) == (str(tmp_path / "train.pt"), "is truncated")
     assert len(found.input_digest) == 64
@@ -178,7 +178,9 @@ def test_a_broken_input_is_blamed_after_our_own_read(tmp_path: Path) -> None:
 
 def test_a_broken_input_is_not_blamed_for_another_failure() -> None:
     spec = replace(MANY, inputs=("/w/x.pt",))
-    found = judge(spec, exited(crash("ModuleNotFoundError: No module named 'x'")), classify, lambda p: "is truncated")
+    found = judge(
+        spec, exited(crash("ModuleNotFoundError: No module named 'x'")), diagnose_run, lambda p: "is truncated"
+    )
     assert (found.outcome, found.category, found.input_path) == (Outcome.FAIL, "import_error", "")
 
 
@@ -267,8 +269,8 @@ def test_a_missing_file_of_another_rank_proves_nothing_though_it_is_missing() ->
 
 def test_a_check_whose_source_cannot_be_read_fails_only_a_job_of_one_gpu() -> None:
     result = exited(crash("AssertionError", "assert found == wanted"))
-    of_many = judge(MANY, result, classify, lambda path: None, lambda path: None)
-    of_one = judge(ONE, result, classify, lambda path: None, lambda path: None)
+    of_many = judge(MANY, result, diagnose_run, lambda path: None, lambda path: None)
+    of_one = judge(ONE, result, diagnose_run, lambda path: None, lambda path: None)
     assert (of_many.outcome, of_one.outcome) == (Outcome.INCONCLUSIVE, Outcome.FAIL)
 
 

@@ -8,7 +8,7 @@ from slurmwrap.config import Retry
 from slurmwrap.model.evidence import Citation, Diagnosis, RunKey
 from slurmwrap.model.run import JobRun, LedgerReset
 from slurmwrap.policy.retry_budget import ledger_of
-from slurmwrap.report.job_report.budget_table import Budget, RetryBudgetReport, account_of
+from slurmwrap.report.job_report.budget_table import Budget, RetryBudgetReport, make_budget_report
 
 NODE = Citation(source="kernel:n1", line=0, text="NVRM: Xid 79")
 
@@ -30,7 +30,7 @@ def run(number: int, category: str = "nccl_error", decision: str = "retry", step
 
 def test_each_root_cause_has_its_own_budget() -> None:
     runs = [run(0), run(1, "cpu_oom", "resize"), run(2), run(3, "no_signature"), run(4, "gpu_oom", "stop")]
-    assert account_of(runs, Retry(), ()) == RetryBudgetReport(
+    assert make_budget_report(runs, Retry(), ()) == RetryBudgetReport(
         budgets=(
             Budget(category="nccl_error", failures=2, used=2, limit=3, left=1),
             Budget(category="cpu_oom", failures=1, used=1, limit=3, left=2),
@@ -48,16 +48,16 @@ def test_a_node_that_only_the_log_names_has_one_confirmation() -> None:
     named = run(0, "gpu_hardware", "retry_elsewhere")
     assert named.diagnosis is not None
     vouched = replace(named, diagnosis=replace(named.diagnosis, node="n1", evidence=(NODE,)))
-    assert [account_of([one], Retry(), ()).budgets[0].limit for one in (named, vouched)] == [1, 3]
+    assert [make_budget_report([one], Retry(), ()).budgets[0].limit for one in (named, vouched)] == [1, 3]
 
 
 def test_what_does_not_count_says_why_and_the_ledger_agrees() -> None:
     runs = [run(0, step=10), replace(run(1, step=10), incident="i1"), run(2, step=50), run(3, step=50), run(4, step=50)]
-    (budget,) = account_of(runs, Retry(), ()).budgets
+    (budget,) = make_budget_report(runs, Retry(), ()).budgets
     assert budget.not_counted == ("1 before the job made progress", "1 part of an incident")
     assert budget.used == ledger_of(runs, run(5, step=50)).spent("nccl_error") == 3
     reset = LedgerReset(cluster="lab", job_id=81, at=3950.0, who="root")
-    (cleared,) = account_of(runs, Retry(), (reset,)).budgets
+    (cleared,) = make_budget_report(runs, Retry(), (reset,)).budgets
     assert (cleared.not_counted, cleared.used) == (("4 before the ledger was cleared",), 1)
     assert ledger_of(runs, run(5, step=50), (reset,)).spent("nccl_error") == 1
 
@@ -65,10 +65,10 @@ def test_what_does_not_count_says_why_and_the_ledger_agrees() -> None:
 def test_an_older_job_of_the_same_id_is_left_out() -> None:
     older = [replace(run(n), restarts=n + 5) for n in range(3)]
     mine = [replace(run(n + 10), restarts=n) for n in range(2)]
-    assert account_of([*older, *mine], Retry(), ()).budgets == (
+    assert make_budget_report([*older, *mine], Retry(), ()).budgets == (
         Budget(category="nccl_error", failures=2, used=2, limit=3, left=1),
     )
 
 
 def test_of_no_runs_there_is_nothing() -> None:
-    assert account_of([], Retry(), ()) == RetryBudgetReport()
+    assert make_budget_report([], Retry(), ()) == RetryBudgetReport()

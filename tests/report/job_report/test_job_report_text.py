@@ -12,8 +12,8 @@ from slurmwrap.model.evidence import Citation
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.model.measurement import Measurement
 from slurmwrap.model.verdict import Outcome, Verdict
-from slurmwrap.report.job_report.job_report_text import MAX_LINES, tell
-from slurmwrap.report.job_report.timeline import JobTimeline, story_of
+from slurmwrap.report.job_report.job_report_text import MAX_LINES, format_job_report
+from slurmwrap.report.job_report.timeline import JobTimeline, build_timeline
 from slurmwrap.report.text_format import width
 
 CHANGES = (
@@ -28,7 +28,7 @@ PLAN = {"node_count": 2, "gpus_per_node": 8, "switch": "s1", "locality": "consol
 
 def retried(day: dict[str, Any]) -> JobTimeline:
     """Ada's job 101 of the composed day: planned twice, struck by an Xid, run again elsewhere."""
-    story = story_of("101", day["submissions"], day["preruns"], day["attempts"], day["actions"])
+    story = build_timeline("101", day["submissions"], day["preruns"], day["attempts"], day["actions"])
     assert story.submission is not None
     asked = replace(
         story.submission,
@@ -58,7 +58,7 @@ def test_a_run_that_belonged_to_an_incident_says_so(day: dict[str, Any]) -> None
     plain = retried(day)
     struck = replace(plain, attempts=(replace(plain.attempts[0], incident="i1"), plain.attempts[1]))
     sentence = "Part of an incident: the same cause struck several jobs within minutes."
-    assert (tell(plain).count(sentence), tell(struck).count(sentence)) == (0, 1)
+    assert (format_job_report(plain).count(sentence), format_job_report(struck).count(sentence)) == (0, 1)
 
 
 def test_an_oom_kill_is_no_signal_125_and_each_block_says_whom_it_binds(day: dict[str, Any]) -> None:
@@ -66,7 +66,9 @@ def test_an_oom_kill_is_no_signal_125_and_each_block_says_whom_it_binds(day: dic
     killed = replace(story.attempts[0], state="OUT_OF_MEMORY", exit_code=0, signal=125)
     block = replace(story.actions[0], mode="act", verb="block input", target="/d/a.npz", key="user", because="cut")
     blocks = (replace(block, done_at=1.0), replace(block, done_at=1.0, key="site", attempt=killed.attempt))
-    told = tell(replace(story, attempts=(killed,), actions=tuple(replace(b, attempt=killed.attempt) for b in blocks)))
+    told = format_job_report(
+        replace(story, attempts=(killed,), actions=tuple(replace(b, attempt=killed.attempt) for b in blocks))
+    )
     assert ("RUN 1 OUT_OF_MEMORY\n" in told, "125" in told) == (True, False)
     line = "  done: slurmwrap inputs block /d/a.npz --reason cut"
     assert [row for row in told.splitlines() if "inputs block" in row] == [
@@ -77,7 +79,7 @@ def test_an_oom_kill_is_no_signal_125_and_each_block_says_whom_it_binds(day: dic
 
 def stopped(day: dict[str, Any]) -> JobTimeline:
     """Fay's job 170, which its pre-run stopped."""
-    story = story_of("170", day["submissions"], day["preruns"], day["attempts"], day["actions"])
+    story = build_timeline("170", day["submissions"], day["preruns"], day["attempts"], day["actions"])
     finding = Finding(
         severity=Severity.WARNING,
         message="the file 'data.bin' does not exist",
@@ -105,7 +107,7 @@ def stopped(day: dict[str, Any]) -> JobTimeline:
 
 
 def test_golden_pages(day: dict[str, Any], data: Path) -> None:
-    page = tell(retried(day)) + "\n" + "=" * 80 + "\n\n" + tell(stopped(day))
+    page = format_job_report(retried(day)) + "\n" + "=" * 80 + "\n\n" + format_job_report(stopped(day))
     golden = data / "why.txt"
     if os.environ.get("UPDATE_GOLDEN"):
         golden.write_text(page, encoding="utf-8")
@@ -116,9 +118,9 @@ def test_colour_adds_nothing_but_colour(day: dict[str, Any]) -> None:
     import re
 
     for story in (retried(day), stopped(day)):
-        coloured = tell(story, paint=paint)
+        coloured = format_job_report(story, paint=paint)
         assert "\033[31m" in coloured
-        assert re.sub(r"\033\[\d+m", "", coloured) == tell(story)
+        assert re.sub(r"\033\[\d+m", "", coloured) == format_job_report(story)
 
 
 def test_text_of_users_is_shown_and_never_spoken(day: dict[str, Any]) -> None:
@@ -144,7 +146,7 @@ def test_text_of_users_is_shown_and_never_spoken(day: dict[str, Any]) -> None:
         actions=tuple(replace(a, value=evil, error=evil) for a in base.actions),
         preruns=(replace(halted.preruns[0], verdict=replace(halted.preruns[0].verdict, reason=evil, input_path=evil)),),
     )
-    page = tell(story)
+    page = format_job_report(story)
     assert all(character.isprintable() or character == "\n" for character in page)
     assert f"and {20 - MAX_LINES} lines more" in page
     wide = [line for line in page.splitlines() if width(line) > 80]
@@ -157,9 +159,9 @@ def test_what_the_step_counter_saw_is_told_of_the_run(day: dict[str, Any]) -> No
     story = retried(day)
     first = story.attempts[0]
     counted = Measurement(steps=1200, steps_per_s=2.5, steps_until_s=first.run_s - 600)
-    page = tell(replace(story, attempts=(replace(first, measurement=counted), story.attempts[1])))
+    page = format_job_report(replace(story, attempts=(replace(first, measurement=counted), story.attempts[1])))
     assert "It counted 1,200 steps, 2.5 a second, the last 10 min before the end." in " ".join(page.split())
-    assert "It counted" not in tell(story)
+    assert "It counted" not in format_job_report(story)
 
 
 def test_a_pre_run_that_a_lot_left_out_is_said_so(day: dict[str, Any]) -> None:
@@ -167,7 +169,7 @@ def test_a_pre_run_that_a_lot_left_out_is_said_so(day: dict[str, Any]) -> None:
     assert plain.submission is not None
     held = replace(plain, submission=replace(plain.submission, lot="0" * 16, held_out=True))
     sentence = "PRE-RUN left out at random (prerun.holdout), to measure what pre-runs save"
-    assert [sentence in tell(story).splitlines() for story in (plain, held)] == [False, True]
+    assert [sentence in format_job_report(story).splitlines() for story in (plain, held)] == [False, True]
 
 
 NAME_ERROR = Finding(
@@ -194,20 +196,20 @@ def late(day: dict[str, Any]) -> JobTimeline:
 
 
 def test_what_gsub_had_warned_of_is_told_with_the_failure(day: dict[str, Any]) -> None:
-    told = tell(late(day), columns=200)
+    told = format_job_report(late(day), columns=200)
     assert "  gsub had warned at submission: train.py:9: NameError: name 'args' is not defined" in told.splitlines()
     assert "data.bin" not in told
 
 
 def test_the_failure_and_what_to_do_stand_before_what_was_changed(day: dict[str, Any]) -> None:
-    short, whole = tell(late(day)), tell(late(day), verbose=True)
+    short, whole = format_job_report(late(day)), format_job_report(late(day), verbose=True)
     assert [whole.index(title) for title in ("RUN 1", "NEXT", "PRE-RUN", "ASKED AND CHANGED")] == sorted(
         whole.index(title) for title in ("RUN 1", "NEXT", "PRE-RUN", "ASKED AND CHANGED")
     )
     assert ("ASKED AND CHANGED" in short, "gsub changed 4 options of it" in short) == (False, True)
     assert "AFTER THE PRE-RUN" in whole
     kept = replace(late(day).preruns[0], changes=(CHANGES[2],))
-    assert "AFTER THE PRE-RUN" not in tell(replace(late(day), preruns=(kept,)), verbose=True)
+    assert "AFTER THE PRE-RUN" not in format_job_report(replace(late(day), preruns=(kept,)), verbose=True)
 
 
 def test_a_completed_run_says_what_it_asked_for_and_used(day: dict[str, Any]) -> None:
@@ -215,7 +217,7 @@ def test_a_completed_run_says_what_it_asked_for_and_used(day: dict[str, Any]) ->
     used = Measurement(cpus_used=2.1, mem_peak_mib=5222)
     run = replace(story.attempts[1], time_limit_s=86400, cpus=16, mem_mib_per_node=32768, measurement=used)
     line = "  Asked / used on a node: time 24 h / 12 h; CPUs 8 / 2.1; memory 32.0 GiB / 5.1 GiB."
-    assert line in tell(replace(story, attempts=(run,)), columns=120).splitlines()
+    assert line in format_job_report(replace(story, attempts=(run,)), columns=120).splitlines()
 
 
 def test_completed_with_an_error_in_the_output(day: dict[str, Any]) -> None:
@@ -223,7 +225,9 @@ def test_completed_with_an_error_in_the_output(day: dict[str, Any]) -> None:
     first = story.attempts[0]
     assert first.diagnosis is not None
     flawed = replace(first.diagnosis, category="completed_with_error", error="traceback_from_crash", decision="none")
-    told = tell(replace(story, attempts=(replace(first, state="COMPLETED", diagnosis=flawed, decision="none"),)))
+    told = format_job_report(
+        replace(story, attempts=(replace(first, state="COMPLETED", diagnosis=flawed, decision="none"),))
+    )
     assert "  Completed, but its output ends with NameError (train.py:9).\n" in told
     assert "  error in the program (traceback_from_crash): user program, " in told
     assert "Decision" not in told
@@ -236,7 +240,7 @@ def test_a_pre_run_alone_says_whose_it_is_and_names_its_output(day: dict[str, An
     alone = replace(
         trial, **about, output="/home/fay/.local/x/output", verdict=replace(trial.verdict, evidence=(cite,))
     )
-    page = tell(JobTimeline(address="171", preruns=(alone,))).splitlines()
+    page = format_job_report(JobTimeline(address="171", preruns=(alone,))).splitlines()
     assert page[0] == "Job 171 bert"
     assert page[1].startswith("  of fay, 32 GPUs, pre-run ended 2026-")
     assert page[2] == "  t.sbatch in /home/fay"

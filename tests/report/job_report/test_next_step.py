@@ -14,7 +14,7 @@ from slurmwrap.model.measurement import Measurement
 from slurmwrap.model.run import JobRun, PrerunRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome, Verdict
-from slurmwrap.report.job_report.next_step import Next, more_memory, next_step
+from slurmwrap.report.job_report.next_step import Next, find_next_step, suggest_memory
 from slurmwrap.report.job_report.timeline import JobTimeline
 
 ASKED = Submission(
@@ -74,7 +74,7 @@ def run(category: str, **changes: Any) -> JobRun:
     ids=lambda value: value.diagnosis.category if isinstance(value, JobRun) else "",
 )
 def test_the_command_fits_the_failure(record: JobRun, commands: tuple[str, ...]) -> None:
-    assert next_step(JobTimeline(address="81", submission=ASKED, attempts=(record,))).commands == commands
+    assert find_next_step(JobTimeline(address="81", submission=ASKED, attempts=(record,))).commands == commands
 
 
 def test_a_job_without_a_script_file_is_told_to_repeat_its_call() -> None:
@@ -84,10 +84,10 @@ def test_a_job_without_a_script_file_is_told_to_repeat_its_call() -> None:
         (run("no_signature", std_out="/o"), "tail -n 60 /o", f"{no_file} gsub --prerun=only …"),
         (run("nccl_error"), "", f"{no_file} NCCL_DEBUG=INFO gsub --retry …"),
     ):
-        step = next_step(JobTimeline(address="81", submission=replace(ASKED, script_path=""), attempts=(record,)))
+        step = find_next_step(JobTimeline(address="81", submission=replace(ASKED, script_path=""), attempts=(record,)))
         assert (step.command, step.sentence[-len(said) :]) == (command, said)
         assert step.commands == ((command,) if command else ())
-    unknown = next_step(JobTimeline(address="81", attempts=(run("gpu_oom"),)))
+    unknown = find_next_step(JobTimeline(address="81", attempts=(run("gpu_oom"),)))
     assert unknown == Next(sentence="Fix it, test it on one GPU, then submit again.")
 
 
@@ -95,7 +95,7 @@ def test_whatever_a_user_called_his_files_stays_one_word() -> None:
     evil = "x'; rm -rf ~ #\n"
     asked = replace(ASKED, script_path=evil, work_dir="/w d")
     told = {
-        category: next_step(
+        category: find_next_step(
             JobTimeline(
                 address="81",
                 submission=asked,
@@ -110,7 +110,7 @@ def test_whatever_a_user_called_his_files_stays_one_word() -> None:
 
 def test_what_was_measured_counts_where_it_is_more() -> None:
     asked = run("cpu_oom", mem_mib_per_node=1024, measurement=Measurement(mem_peak_mib=10240))
-    assert more_memory(asked) == "--mem=12G"
+    assert suggest_memory(asked) == "--mem=12G"
 
 
 def test_of_an_array_the_newest_failure_is_meant() -> None:
@@ -121,7 +121,7 @@ def test_of_an_array_the_newest_failure_is_meant() -> None:
         for n, (category, at) in enumerate((("gpu_oom", 100), ("model_diverged", 300), ("success", 400)))
     )
     asked = replace(ASKED, job_id=77)
-    step = next_step(JobTimeline(address="77", submission=asked, attempts=tasks))
+    step = find_next_step(JobTimeline(address="77", submission=asked, attempts=tasks))
     assert step == Next(sentence="Change what diverges, then submit again.", command=f"gsub {SCRIPT}")
 
 
@@ -147,16 +147,16 @@ def test_asked_by_the_id_of_a_pre_run_its_verdict_and_its_job_are_told(
     verdict = Verdict(outcome=outcome, layer="step", reason="three steps ran")
     tried = PrerunRecord(cluster="lab", job_id=real, prerun_job_id=82, uid=1, at=9.0, verdict=verdict)
     own = replace(run("success"), attempt=RunKey(cluster="lab", job_id=82, submit_time=2), address="82")
-    assert next_step(JobTimeline(address="82", preruns=(tried,), slurm_says="COMPLETED")) == step
-    assert next_step(JobTimeline(address="82", preruns=(tried,), attempts=(own,))) == step
+    assert find_next_step(JobTimeline(address="82", preruns=(tried,), slurm_says="COMPLETED")) == step
+    assert find_next_step(JobTimeline(address="82", preruns=(tried,), attempts=(own,))) == step
     waiting = Next(sentence="It has not ended.", command="slurmwrap watch 81")
-    assert next_step(JobTimeline(address="81", preruns=(tried,), slurm_says="PENDING (BeginTime)")) == waiting
+    assert find_next_step(JobTimeline(address="81", preruns=(tried,), slurm_says="PENDING (BeginTime)")) == waiting
 
 
 @pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "CANCELLED (None assigned)"])
 def test_a_job_that_has_ended_is_not_said_to_go_on(state: str) -> None:
     sentence = "It ended, and is not judged yet: `slurmwrap reconcile` does that."
-    assert next_step(JobTimeline(address="81", submission=ASKED, slurm_says=state)) == Next(sentence=sentence)
+    assert find_next_step(JobTimeline(address="81", submission=ASKED, slurm_says=state)) == Next(sentence=sentence)
 
 
 def late(step: int | None, run_s: int = 60, **changes: Any) -> JobRun:
@@ -187,7 +187,7 @@ def passed(speed: float | None = None) -> PrerunRecord:
 def test_a_pre_run_is_advised_that_goes_beyond_the_failure(
     record: JobRun, preruns: tuple[PrerunRecord, ...], steps: str, at: str
 ) -> None:
-    step = next_step(JobTimeline(address="81", submission=ASKED, attempts=(record,), preruns=preruns))
+    step = find_next_step(JobTimeline(address="81", submission=ASKED, attempts=(record,), preruns=preruns))
     further = f" --prerun-steps {steps}" if steps else ""
     said = f" It failed {at}: this pre-run goes that far." if at else ""
     assert step == Next(
@@ -216,7 +216,7 @@ def timed_out(left: float | None, cap: int | None = None) -> JobRun:
     ],
 )
 def test_after_a_time_limit_the_progress_decides(record: JobRun, option: str, said: str) -> None:
-    step = next_step(JobTimeline(address="81", submission=ASKED, attempts=(record,)))
+    step = find_next_step(JobTimeline(address="81", submission=ASKED, attempts=(record,)))
     assert (step.command, step.sentence[: len(said)]) == (f"gsub {option} {SCRIPT}", said)
 
 
@@ -227,7 +227,7 @@ def test_after_an_error_in_the_output_the_script_is_to_keep_the_exit_code() -> N
     story = JobTimeline(
         address="81", submission=ASKED, attempts=(replace(record, state="COMPLETED", diagnosis=flawed),)
     )
-    step = next_step(story)
+    step = find_next_step(story)
     assert step.command == f"gsub --prerun=only --prerun-steps 150 {SCRIPT}"
     assert "The script hid the program's exit code: begin it with `set -eo pipefail`" in step.sentence
 
@@ -247,4 +247,4 @@ def test_after_an_error_in_the_output_the_script_is_to_keep_the_exit_code() -> N
 def test_a_job_that_was_requeued_is_not_said_to_be_cancelled(says: str, sentence: str, command: str) -> None:
     requeued = run("cancelled", state="REQUEUED", decision="none")
     story = JobTimeline(address="81", submission=ASKED, attempts=(requeued,), slurm_says=says)
-    assert next_step(story) == Next(sentence=sentence, command=command)
+    assert find_next_step(story) == Next(sentence=sentence, command=command)

@@ -11,8 +11,8 @@ from slurmwrap.model.run import ActionRecord, JobRun, PrerunRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.policy.decide import REQUEUED_ALREADY
-from slurmwrap.report.job_report.next_step import Next, next_step
-from slurmwrap.report.job_report.timeline import JobTimeline, last_failure, story_of
+from slurmwrap.report.job_report.next_step import Next, find_next_step
+from slurmwrap.report.job_report.timeline import JobTimeline, build_timeline, find_last_failure
 
 ASKED = Submission(
     cluster="lab",
@@ -69,7 +69,7 @@ def action(record: JobRun, **changes: object) -> ActionRecord:
 def test_a_story_is_of_the_newest_job_with_that_id() -> None:
     old = replace(ASKED, at=100.0, prerun_job_id=None)
     mine = run()
-    story = story_of("81", [ASKED, old], [PASSED, replace(PASSED, at=150.0)], [mine, run(101)], [action(mine)])
+    story = build_timeline("81", [ASKED, old], [PASSED, replace(PASSED, at=150.0)], [mine, run(101)], [action(mine)])
     assert story == JobTimeline(
         address="81", submission=ASKED, preruns=(PASSED,), attempts=(mine,), actions=(action(mine),)
     )
@@ -78,7 +78,7 @@ def test_a_story_is_of_the_newest_job_with_that_id() -> None:
 def test_a_job_of_that_id_on_another_cluster_of_the_same_home_is_another_job() -> None:
     mine, later = run(), run(20_000)
     theirs = replace(later, attempt=replace(later.attempt, cluster="other"))
-    story = story_of("81", [ASKED], [PASSED, replace(PASSED, cluster="other", at=20_100)], [mine, theirs], [])
+    story = build_timeline("81", [ASKED], [PASSED, replace(PASSED, cluster="other", at=20_100)], [mine, theirs], [])
     assert (story.preruns, story.attempts) == ((PASSED,), (mine,))
 
 
@@ -86,54 +86,56 @@ def test_an_older_job_whose_id_came_back_at_once_is_another_job() -> None:
     """A cluster that is made anew under its old name counts from 1 again."""
     asked, old = replace(ASKED, prerun_job_id=None), [run(9_800), replace(run(9_900), restarts=1)]
     mine = [run(10_001), replace(run(10_100), restarts=1)]
-    assert story_of("81", [asked], [], [*old, *mine], []).attempts == tuple(mine)
-    assert story_of("81", [], [], [*old, *mine], []).attempts == tuple(mine)
+    assert build_timeline("81", [asked], [], [*old, *mine], []).attempts == tuple(mine)
+    assert build_timeline("81", [], [], [*old, *mine], []).attempts == tuple(mine)
 
 
 def test_a_submission_of_the_older_job_says_nothing_of_the_newer() -> None:
     old, newer = run(10_001), run(20_000)
-    told = story_of("81", [ASKED], [PASSED], [old, newer], [])
+    told = build_timeline("81", [ASKED], [PASSED], [old, newer], [])
     assert told == JobTimeline(address="81", attempts=(newer,))
 
 
 def test_asked_by_the_prerun_the_real_job_is_told() -> None:
     runs = [run(), run(job_id=82)]
     told = JobTimeline(address="81", submission=ASKED, preruns=(PASSED,), attempts=(runs[0],))
-    assert story_of("82", [ASKED], [PASSED], runs, []) == story_of("81", [ASKED], [PASSED], runs, []) == told
+    assert (
+        build_timeline("82", [ASKED], [PASSED], runs, []) == build_timeline("81", [ASKED], [PASSED], runs, []) == told
+    )
 
 
 def test_an_array_is_told_whole_a_task_alone_and_a_raw_id_too() -> None:
     tasks = tuple(replace(run(10_000 + n, job_id=90 + n), address=f"81_{n}") for n in range(3))
-    assert story_of("81", [ASKED], [], tasks, []).attempts == tasks
-    assert story_of("81_1", [ASKED], [], tasks, []) == JobTimeline(
+    assert build_timeline("81", [ASKED], [], tasks, []).attempts == tasks
+    assert build_timeline("81_1", [ASKED], [], tasks, []) == JobTimeline(
         address="81_1", submission=ASKED, attempts=(tasks[1],)
     )
-    assert story_of("92", [], [], tasks, []).attempts == (tasks[2],)
+    assert build_timeline("92", [], [], tasks, []).attempts == (tasks[2],)
 
 
 def test_tasks_stand_in_the_order_of_their_numbers() -> None:
     tasks = [replace(run(job_id=90 + task), address=f"77_{task}") for task in (10, 2, 0)]
-    assert [one.address for one in story_of("77", (), (), tasks, (), ()).attempts] == ["77_0", "77_2", "77_10"]
+    assert [one.address for one in build_timeline("77", (), (), tasks, (), ()).attempts] == ["77_0", "77_2", "77_10"]
 
 
 def test_without_a_submission_only_the_newest_owner_counts() -> None:
     mine, other = run(20_000), replace(run(10_000), uid=7)
-    assert story_of("81", [], [], [other, mine], []).attempts == (mine,)
+    assert build_timeline("81", [], [], [other, mine], []).attempts == (mine,)
 
 
 def test_of_an_unknown_job_the_story_is_empty() -> None:
-    assert story_of("99", [ASKED], [PASSED], [run()], []).empty
-    assert story_of("x", [ASKED], [PASSED], [run()], []).empty
+    assert build_timeline("99", [ASKED], [PASSED], [run()], []).empty
+    assert build_timeline("x", [ASKED], [PASSED], [run()], []).empty
 
 
 def test_the_last_failure_is_a_run_or_a_prerun_whichever_was_later() -> None:
-    assert last_failure([run(), run(20_000, "success", job_id=83), run(30_000, "", job_id=84)], [PASSED]) == (
+    assert find_last_failure([run(), run(20_000, "success", job_id=83), run(30_000, "", job_id=84)], [PASSED]) == (
         "81",
         "lab",
     )
-    assert last_failure([run(10_001)], [replace(FAILED, job_id=85, at=20_000, cluster="b")]) == ("85", "b")
-    assert last_failure([], [replace(FAILED, job_id=None)]) == ("82", "lab")
-    assert last_failure([run(category="cancelled")], [PASSED]) is None
+    assert find_last_failure([run(10_001)], [replace(FAILED, job_id=85, at=20_000, cluster="b")]) == ("85", "b")
+    assert find_last_failure([], [replace(FAILED, job_id=None)]) == ("82", "lab")
+    assert find_last_failure([run(category="cancelled")], [PASSED]) is None
 
 
 SCRIPT = "'/home/ada/my train.sbatch'"
@@ -250,10 +252,10 @@ WITH_REQUEUE = run(category="nccl_error", decision="retry")
     ],
 )  # fmt: skip
 def test_next(story: JobTimeline, step: Next) -> None:
-    assert next_step(story) == step
+    assert find_next_step(story) == step
 
 
 def test_a_run_that_slurm_requeued_by_itself_needs_nothing() -> None:
     lost = replace(run(category="node_failure", decision="retry_elsewhere"), decision_reason=f"x; {REQUEUED_ALREADY}")
-    story = story_of("81", [ASKED], [PASSED], [lost], [])
-    assert next_step(story) == Next(sentence="Nothing: it runs again by itself.", command="slurmwrap watch 81")
+    story = build_timeline("81", [ASKED], [PASSED], [lost], [])
+    assert find_next_step(story) == Next(sentence="Nothing: it runs again by itself.", command="slurmwrap watch 81")

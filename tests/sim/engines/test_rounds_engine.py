@@ -12,7 +12,7 @@ import pytest
 from slurmwrap.errors import TraceError
 from slurmwrap.model.resource_profile import ResourceProfile, SpeedPoint
 from slurmwrap.placement.demand import Allocation, JobDemand, Server
-from slurmwrap.placement.proportional import proportional
+from slurmwrap.placement.proportional import allocate_proportional
 from slurmwrap.sim.engines.rounds_engine import play
 from slurmwrap.sim.mechanism.mechanism import Habits
 from slurmwrap.sim.outcome import SimOutcome
@@ -38,7 +38,9 @@ def played(
     round_s: float = 0.0,
     placement: str = "any",
 ) -> SimOutcome:
-    return play(jobs, servers, policy_of(policy, jobs), proportional, profiles={}, round_s=round_s, placement=placement)
+    return play(
+        jobs, servers, policy_of(policy, jobs), allocate_proportional, profiles={}, round_s=round_s, placement=placement
+    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -106,7 +108,7 @@ def test_first_fit_lets_pass_but_stops_nobody() -> None:
 
 def test_plain_las_without_rounds_is_asked_again_before_anybody_ends() -> None:
     jobs = (job(0, 0, 3000, gpus=2), job(1, 1000, 2000, gpus=2))
-    outcome = play(jobs, TWO_GPUS, policy_of("las", jobs, thresholds=()), proportional, profiles={}, round_s=0)
+    outcome = play(jobs, TWO_GPUS, policy_of("las", jobs, thresholds=()), allocate_proportional, profiles={}, round_s=0)
     assert outcome.began_s == (0.0, 1000.0)
     assert outcome.preemptions > 2
     assert sorted(outcome.held_s) == [2000.0, 3000.0]
@@ -114,7 +116,9 @@ def test_plain_las_without_rounds_is_asked_again_before_anybody_ends() -> None:
 
 def test_a_window_ends_the_run_with_its_last_job() -> None:
     jobs = (job(0, 0, 1000), job(1, 0, 10), job(2, 500, 10))
-    outcome = play(jobs, TWO_GPUS, policy_of("fifo", jobs), proportional, profiles={}, round_s=0, window=range(1, 2))
+    outcome = play(
+        jobs, TWO_GPUS, policy_of("fifo", jobs), allocate_proportional, profiles={}, round_s=0, window=range(1, 2)
+    )
     assert outcome.ended_s == (None, 10.0, None)
     assert outcome.began_s == (0.0, 0.0, None)
     assert outcome.held_s == (10.0, 10.0, 0.0)  # the first still runs
@@ -124,7 +128,7 @@ def test_progress_is_told_to_the_last_job() -> None:
     told: list[tuple[int, int]] = []
     jobs = (job(0, 0, 10), job(1, 0, 10), job(2, 5, 10))
     play(
-        jobs, TWO_GPUS, policy_of("fifo", jobs), proportional, profiles={}, round_s=0,
+        jobs, TWO_GPUS, policy_of("fifo", jobs), allocate_proportional, profiles={}, round_s=0,
         progress=lambda ended, count: told.append((ended, count)),
     )  # fmt: skip
     assert told == [(2, 3), (3, 3)]
@@ -218,7 +222,7 @@ def test_all_of_philly_ends_having_held_its_gpus_for_its_work(placement: str, ro
     jobs = tuple(open_load(Path(__file__).parents[2] / "data" / "traces" / "philly.csv.gz").jobs)
     servers = servers_of(64, gpus=8, cpus=32, mem_gb=512)
     outcome = play(
-        jobs, servers, policy_of("srsf", jobs), proportional, profiles={}, round_s=round_s, placement=placement
+        jobs, servers, policy_of("srsf", jobs), allocate_proportional, profiles={}, round_s=round_s, placement=placement
     )  # fmt: skip
     assert len(jobs) == 82_247
     assert None not in outcome.ended_s

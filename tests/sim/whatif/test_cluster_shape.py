@@ -10,7 +10,7 @@ from slurmwrap.sim.sim_job import SimJob
 from slurmwrap.sim.trace.read_trace import open_load
 from slurmwrap.sim.trace.trace_load import Actual, Load
 from slurmwrap.sim.whatif.cluster_shape import server, site_of_dump, site_of_nodes
-from slurmwrap.sim.whatif.whatif_study import NodeKind, Shape
+from slurmwrap.sim.whatif.whatif_study import NodeClass, Shape
 from slurmwrap.slurm.scontrol_parser import parse_nodes
 
 DATA = Path(__file__).parents[2] / "data" / "sacct"
@@ -65,7 +65,7 @@ def test_a_dump_that_names_no_node_gives_no_cluster() -> None:
 
 def test_scontrols_nodes_are_the_cluster_with_their_partitions() -> None:
     site = site_of_nodes(parse_nodes((DATA / "22.05-lab.nodes.txt").read_text(encoding="utf-8")))
-    assert site.shape == Shape(kinds=(NodeKind(nodes=4, gpus=8, cpus=32, mem_mib=64000),), source="nodes")
+    assert site.shape == Shape(kinds=(NodeClass(nodes=4, gpus=8, cpus=32, mem_mib=64000),), source="nodes")
     assert site.partitions == {name: frozenset({"n0", "n1", "n2", "n3"}) for name in ("gpu", "prerun")}
 
 

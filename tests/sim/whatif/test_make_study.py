@@ -18,8 +18,8 @@ from slurmwrap.sim.whatif.cluster_shape import site_of_dump
 from slurmwrap.sim.whatif.make_study import StudyOptions, study_of
 from slurmwrap.sim.whatif.whatif_charts import Lines, busy_chart, delay_charts, jct_chart, locality_bars, saving_ranges
 from slurmwrap.sim.whatif.whatif_study import OURS, PLAIN, REAL, Study
-from slurmwrap.store.deserialize import from_plain
-from slurmwrap.store.serialize import to_plain
+from slurmwrap.store.deserialize import record_from_json
+from slurmwrap.store.serialize import to_json_dict
 
 
 @cache
@@ -69,8 +69,8 @@ def test_lost_gpu_hours_are_the_failures_studys_world_as_it_was() -> None:
 
 
 def test_the_study_is_json_and_comes_back() -> None:
-    plain = json.loads(json.dumps(to_plain(study()), allow_nan=False))
-    assert from_plain(Study, plain) == study()
+    plain = json.loads(json.dumps(to_json_dict(study()), allow_nan=False))
+    assert record_from_json(Study, plain) == study()
 
 
 def test_once_more_without_names_nothing_else_differs() -> None:
