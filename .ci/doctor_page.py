@@ -10,7 +10,7 @@ from pathlib import Path
 from between import between
 
 from slurmwrap.cli.doctor.check_registry import LOOKS
-from slurmwrap.cli.doctor.doctor_output import page
+from slurmwrap.cli.doctor.doctor_output import format_checks_page
 
 PAGE = Path(__file__).parents[1] / "docs" / "doctor.md"
 BEGIN, END = "<!-- checks -->", "<!-- end of checks -->"
@@ -18,7 +18,7 @@ BEGIN, END = "<!-- checks -->", "<!-- end of checks -->"
 
 def with_checks(text: str) -> str:
     """The page with its list written anew. ValueError where it has no marks."""
-    return between(text, BEGIN, END, f"\n{page(LOOKS)}\n")
+    return between(text, BEGIN, END, f"\n{format_checks_page(LOOKS)}\n")
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from slurmwrap.cli.record_access import RecordSource
-from slurmwrap.cli.report.report_data import night
-from slurmwrap.cli.report.report_output import rendered
+from slurmwrap.cli.report.report_data import build_report_of_night
+from slurmwrap.cli.report.report_output import render_report
 from slurmwrap.config import Config
 
 HERE = Path(__file__).resolve().parent.parent
@@ -66,10 +66,10 @@ def _page(database: Path) -> str:
         (last,) = connection.execute("SELECT max(end_time) FROM attempts").fetchone()
     place = RecordSource(database=database, site=True, uid=0)
     ends = [float(last + 1 - day * DAY) for day in range(21)]
-    nights = [night(place, Config(), until - DAY, until) for until in ends]
+    nights = [build_report_of_night(place, Config(), until - DAY, until) for until in ends]
     telling = [one for one in nights if one.to_do and one.preruns.saved.gpu_hours is not None] or nights
     chosen = min(telling, key=lambda one: abs(one.headline.failed_gpu_hours / one.headline.gpu_hours - PHILLY_FAILED))
-    return rendered(chosen, "html", UTC)
+    return render_report(chosen, "html", UTC)
 
 
 def _shoot(page: Path, out: Path) -> None:

@@ -25,9 +25,9 @@ from statistics import fmean, stdev
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from slurmwrap.profiling.synergy_matrices import parse_profiles
-from slurmwrap.sim.run_simulation import Simulation, simulate
+from slurmwrap.sim.run_simulation import Simulation, run_simulation
 from slurmwrap.sim.sim_cluster import servers_of
-from slurmwrap.sim.trace.synergy_loads import GPU_DEMANDS, RUN_TIMES, generate
+from slurmwrap.sim.trace.synergy_loads import GPU_DEMANDS, RUN_TIMES, generate_load
 
 PROFILES = Path(__file__).resolve().parents[1] / "tests" / "data" / "profiles" / "synergy_profiles.csv"
 MECHANISMS = ("tune", "graded", "opt", "proportional")
@@ -82,7 +82,7 @@ def measured(case: Case, seeds: Sequence[int], processes: int = 1) -> Iterator[R
 
 
 def _row(case: Case, seed: int) -> Row:
-    jobs = generate(
+    jobs = generate_load(
         f"synergy-{case.load}",
         seed=seed,
         jobs=case.jobs,
@@ -100,7 +100,7 @@ def _row(case: Case, seed: int) -> Row:
         strict_order=case.strict_order,
         profiles={one.key: one for one in parse_profiles(PROFILES.read_text().splitlines(), at=0.0)},
     )
-    found = {name: simulate(replace(plain, mechanism=name))[1] for name in MECHANISMS}
+    found = {name: run_simulation(replace(plain, mechanism=name))[1] for name in MECHANISMS}
     return Row(
         seed=seed,
         makespan_s={name: one.makespan_s for name, one in found.items()},

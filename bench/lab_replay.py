@@ -82,10 +82,10 @@ def replay_tuning(options: argparse.Namespace, directory: Path) -> int:
 def _traces(options: argparse.Namespace) -> dict[str, tuple[SimJob, ...]]:
     traces = {"shipped": tuning.shipped()}
     if options.series:
-        from slurmwrap.sim.trace.synergy_loads import STATIC, generate
+        from slurmwrap.sim.trace.synergy_loads import STATIC, generate_load
 
         first, last = (int(part) for part in options.seeds.split("-"))
-        traces |= {f"seed {seed}": generate(STATIC, seed=seed) for seed in range(first, last + 1)}
+        traces |= {f"seed {seed}": generate_load(STATIC, seed=seed) for seed in range(first, last + 1)}
     return traces
 
 

@@ -29,7 +29,7 @@ from simulation.child import ROOT, ran, simulated
 from slurmwrap.sim.queue.policy_registry import POLICIES
 from slurmwrap.sim.run_simulation import MODES
 from slurmwrap.sim.synergy_models import ITERATION_S
-from slurmwrap.sim.trace.synergy_loads import generate
+from slurmwrap.sim.trace.synergy_loads import generate_load
 
 DATA = ROOT / "tests" / "data"
 PHILLY = DATA / "traces" / "philly.csv.gz"
@@ -106,7 +106,7 @@ def beside_naive(trace: Path, jobs: int) -> dict[str, Any]:
 
 def beside_authors(checkout: Path) -> dict[str, Any]:
     """Their documented check: 7,000 jobs on 16 servers, FIFO and Synergy-Tune, by their own simulator."""
-    jobs = generate("synergy-dynamic", seed=42, jobs=7000, jobs_per_hour=9, split=(20, 70, 10), run_times="gavel")
+    jobs = generate_load("synergy-dynamic", seed=42, jobs=7000, jobs_per_hour=9, split=(20, 70, 10), run_times="gavel")
     with tempfile.TemporaryDirectory(prefix="slurmwrap-bench-") as scratch:
         trace = Path(scratch, "check.csv")
         rows = (f"{job.submit_s:.0f},{job.work_s},{job.gpus},{job.model}\n" for job in jobs)

@@ -35,7 +35,7 @@ from replay.measures import start_gaps
 from replay.records import Run
 from replay.tracefile import DATA
 
-from slurmwrap.sim.engines import SchedulerParams, play
+from slurmwrap.sim.engines import SchedulerParams, play_backfill
 from slurmwrap.sim.sim_cluster import servers_of
 from slurmwrap.sim.sim_job import SimJob
 
@@ -162,8 +162,8 @@ def likeness(load: str, jobs: Sequence[SimJob], real: Real, world: SchedulerPara
     """`load`: what it is called; `longer_s`: what a run takes beyond its sleep."""
     servers = servers_of(NODES, gpus=GPUS, cpus=CPUS, mem_gb=MEM_GB)
     told = [replace(job, submit_s=real.submitted[n], work_s=job.work_s + longer_s) for n, job in enumerate(jobs)]
-    outcome = play(told, servers, world=world, profiles={})
-    plain = play(told, servers, world=replace(world, backfill_s=0.0), profiles={})
+    outcome = play_backfill(told, servers, world=world, profiles={})
+    plain = play_backfill(told, servers, world=replace(world, backfill_s=0.0), profiles={})
     starts = [real.runs[n].start - real.zero for n in range(len(jobs))]
     end = max(run.end for run in real.runs.values()) - real.zero
     model = [began or 0.0 for began in outcome.began_s]

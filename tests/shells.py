@@ -21,7 +21,7 @@ import pytest
 import typer
 from waiting import allow
 
-from slurmwrap.cli.completion.completion_command import Shell, script
+from slurmwrap.cli.completion.completion_command import Shell, render_script
 from slurmwrap.cli.slurmwrap import app
 
 _DEADLINE_S = allow(60.0)
@@ -261,4 +261,4 @@ def completion_script(shell: str, where: Path, sbatch: bool = False, patience_s:
 
 @cache
 def _rendered(shell: str, sbatch: bool) -> str:
-    return script(Shell(shell), typer.main.get_command(app), sbatch=sbatch)
+    return render_script(Shell(shell), typer.main.get_command(app), sbatch=sbatch)

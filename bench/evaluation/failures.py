@@ -10,9 +10,9 @@ from simulation.child import ROOT
 
 from evaluation.commands import Command
 from evaluation.tables import block
-from slurmwrap.sim.failures.failure_study import study
-from slurmwrap.sim.failures.sensitivity import sensitivity
-from slurmwrap.sim.failures.study_output import markdown, sensitivity_markdown
+from slurmwrap.sim.failures.failure_study import run_failure_study
+from slurmwrap.sim.failures.sensitivity import study_sensitivity
+from slurmwrap.sim.failures.study_output import format_study_markdown, sensitivity_markdown
 from slurmwrap.sim.sim_cluster import servers_of
 from slurmwrap.sim.trace.read_trace import open_load
 
@@ -58,10 +58,12 @@ def _whole(most_jobs: int | None, seeds: int) -> str:
     most = {} if most_jobs is None else {"most_jobs": most_jobs}
     jobs = open_load(Path(ROOT, TRACE)).jobs
     servers = servers_of(SERVERS, gpus=8, cpus=24, mem_gb=500)
-    return markdown(study(jobs, servers=servers, seeds=range(1, seeds + 1), **most))
+    return format_study_markdown(run_failure_study(jobs, servers=servers, seeds=range(1, seeds + 1), **most))
 
 
 def _variants(most_jobs: int, seeds: int) -> str:
     jobs = open_load(Path(ROOT, TRACE)).jobs
     servers = servers_of(SERVERS, gpus=8, cpus=24, mem_gb=500)
-    return sensitivity_markdown(sensitivity(jobs, servers=servers, seeds=range(1, seeds + 1), most_jobs=most_jobs))
+    return sensitivity_markdown(
+        study_sensitivity(jobs, servers=servers, seeds=range(1, seeds + 1), most_jobs=most_jobs)
+    )

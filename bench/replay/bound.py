@@ -122,7 +122,7 @@ def _span(
     requests: Mapping[int, Request],
 ) -> tuple[float, Sequence[float]]:
     asking = [_asking(place, job, speeds[job.model], *requests[place]) for place, job in enumerate(jobs)]
-    outcome = engines.play(asking, servers, world=world, profiles={})
+    outcome = engines.play_backfill(asking, servers, world=world, profiles={})
     return makespan(outcome, world), [ended or 0.0 for ended in outcome.ended_s]
 
 
@@ -149,7 +149,7 @@ def main() -> None:
     speeds, known, servers = points(MATRICES), profiles(MATRICES), cluster()
     queues: dict[str, Sequence[SimJob]] = {"static100": read_trace(STATIC100)}
     queues |= {
-        f"seed {seed}": synergy_loads.generate(synergy_loads.STATIC, seed=seed) for seed in range(first, last + 1)
+        f"seed {seed}": synergy_loads.generate_load(synergy_loads.STATIC, seed=seed) for seed in range(first, last + 1)
     }
     for name, jobs in queues.items():
         plain = makespan(play(jobs, known, servers, STATIC, None), STATIC)

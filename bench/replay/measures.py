@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean, median
 
 from replay.records import Run
-from slurmwrap.sim.outcome_measures import percentile
+from slurmwrap.sim.outcome_measures import compute_percentile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,14 +59,14 @@ def figures(
         makespan_s=last - up,
         mean_jct_s=fmean(jcts),
         median_jct_s=median(jcts),
-        p99_jct_s=percentile(jcts, 99),
+        p99_jct_s=compute_percentile(jcts, 99),
         mean_queue_s=fmean(run.start - max(up, arrivals[run.job_id]) for run in runs),
         gpu_idle_share=1 - used / (gpus * max(1e-9, waiting_until - up)),
         gpu_use=busy / (gpus * (last - up)),
         mean_cpus=held / busy,
         mean_speed=work / busy,
         gap_median_s=median(gaps) if gaps else 0.0,
-        gap_p90_s=percentile(gaps, 90) if gaps else 0.0,
+        gap_p90_s=compute_percentile(gaps, 90) if gaps else 0.0,
         work_s=work,
     )
 

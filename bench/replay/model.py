@@ -62,7 +62,7 @@ def play(
     mechanism: Mechanism | None,
 ) -> SimOutcome:
     """Runs `jobs` to their end. `mechanism` None: plain Slurm, every job with its proportional share."""
-    return engines.play(as_sim(jobs), servers, world=world, mechanism=mechanism, profiles=known)
+    return engines.play_backfill(as_sim(jobs), servers, world=world, mechanism=mechanism, profiles=known)
 
 
 def as_sim(jobs: Sequence[SimJob]) -> list[SimJob]:
@@ -117,7 +117,7 @@ def _queues(options: argparse.Namespace) -> Iterator[tuple[str, Sequence[SimJob]
     for seed in range(first, last + 1):
         yield (
             f"seed {seed}",
-            synergy_loads.generate(
+            synergy_loads.generate_load(
                 synergy_loads.STATIC if static else synergy_loads.DYNAMIC,
                 seed=seed,
                 jobs_per_hour=options.per_hour,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from slurmwrap.sim.failures import published_rates
-from slurmwrap.sim.failures.draw_failures import FailingJob, draw
+from slurmwrap.sim.failures.draw_failures import FailingJob, draw_failures
 from slurmwrap.sim.failures.failure_settings import FailureSettings
 from slurmwrap.sim.sim_job import SimJob
 from synthetic_year.site import GPUS_PER_NODE, Site, User
@@ -74,7 +74,7 @@ class Caller:
         for number, at in enumerate(owed):
             work_s = float(min(self._site.rates.run_most_s, max(20.0, lasts[number])))
             jobs.append(SimJob(number=number, job=str(number), submit_s=at - since, work_s=work_s, gpus=gpus[number]))
-        doomed = draw(jobs, FailureSettings(sees=self._site.rates.sees), self._seed * 1_000_003 + int(since))
+        doomed = draw_failures(jobs, FailureSettings(sees=self._site.rates.sees), self._seed * 1_000_003 + int(since))
         for job in jobs:
             yield self._call(job, since, doomed.get(job.number))
 

@@ -34,7 +34,7 @@ class Rates:
     false_fail: float = 0.002  # assumed, so that the report has some to find
     forced_after_fail: float = 0.3  # assumed: a user who submits the very same again with --force
     misses_company: float = 0.2  # sim/failures: faults that one rank does not meet
-    sees: float = rates.seen_share()  # docs/prerun-reference.md
+    sees: float = rates.compute_seen_share()  # docs/prerun-reference.md
     array: float = 0.15  # assumed: jobs that are array tasks
     counts_steps: float = 0.3  # assumed: of gsub's jobs, with --count-steps
     idle: float = 0.03  # assumed: jobs whose GPUs idle (half of them without a process)

@@ -56,14 +56,16 @@ def classify_command(
     site = str(signatures) if signatures else configuration.load(os.environ).diagnosis.signatures
     classify = make_classifier(site)
     if jsonl is not None:
-        for place, row in _rows(jsonl):
-            typer.echo(json.dumps({"id": row.get("id", ""), **_plain(classify(_evidence(place, row)))}))
+        for place, row in _read_rows(jsonl):
+            typer.echo(
+                json.dumps({"id": row.get("id", ""), **_diagnosis_to_json_dict(classify(_make_evidence(place, row)))})
+            )
     elif not files:
         raise UsageError("classify needs a FILE, or --jsonl FILE", hint="slurmwrap classify --help")
     elif score_files:
-        typer.echo(_score_text(_scored(files, classify)))
+        typer.echo(_score_text(_score_files(files, classify)))
     else:
-        code, steps_signal = _derived(derived_exit_code)
+        code, steps_signal = _parse_exit_code(derived_exit_code)
         evidence = Evidence(
             state=state,
             reason=reason,
@@ -71,14 +73,14 @@ def classify_command(
             signal=signal,
             derived_exit_code=code,
             derived_signal=steps_signal,
-            logs=tuple(map(_tail, files)),
-            kernel=_kernel(kernel),
+            logs=tuple(map(_read_tail, files)),
+            kernel=_read_kernel_lines(kernel),
         )
         found = classify(evidence)
-        typer.echo(json.dumps(_plain(found)) if as_json else _text(found))
+        typer.echo(json.dumps(_diagnosis_to_json_dict(found)) if as_json else _format_diagnosis(found))
 
 
-def _derived(text: str) -> tuple[int | None, int | None]:
+def _parse_exit_code(text: str) -> tuple[int | None, int | None]:
     code, _, signal = text.partition(":")
     if not text:
         return None, None
@@ -87,26 +89,26 @@ def _derived(text: str) -> tuple[int | None, int | None]:
     return int(code), int(signal or 0) or None
 
 
-def _evidence(place: str, row: Mapping[str, Any]) -> Evidence:
+def _make_evidence(place: str, row: Mapping[str, Any]) -> Evidence:
     try:
         return make_evidence(row)
     except ValueError as error:
         raise UsageError(f"{place}: {error}") from error
 
 
-def _scored(files: list[Path], classify: Classify) -> ClassifierScore:
+def _score_files(files: list[Path], classify: Classify) -> ClassifierScore:
     rows, answers = [], []
-    for place, row in (pair for file in files for pair in _rows(file)):
+    for place, row in (pair for file in files for pair in _read_rows(file)):
         try:
             label_of(row)
         except ValueError as error:
             raise UsageError(f"{place}: {error}") from error
         rows.append(row)
-        answers.append(classify(_evidence(place, row)))
+        answers.append(classify(_make_evidence(place, row)))
     return score(rows, answers)
 
 
-def _plain(found: Diagnosis) -> dict[str, Any]:
+def _diagnosis_to_json_dict(found: Diagnosis) -> dict[str, Any]:
     return {
         "category": found.category,
         "domain": found.domain,
@@ -126,21 +128,21 @@ def _plain(found: Diagnosis) -> dict[str, Any]:
     }
 
 
-def _text(found: Diagnosis) -> str:
+def _format_diagnosis(found: Diagnosis) -> str:
     lines = [f"{found.category} ({found.signature or 'no signature'}), confidence {found.confidence:.2f}"]
     lines += [f"decision: {found.decision}"]
-    lines += [f"{cite.role:8} {_source(cite)}: {visible(cite.text)}" for cite in found.evidence]
+    lines += [f"{cite.role:8} {_format_source(cite)}: {visible(cite.text)}" for cite in found.evidence]
     lines += [f"input: {visible(found.input_path)}"] if found.input_path else []
     lines += [f"node: {found.node}{' (conclusive)' if found.conclusive else ''}"] if found.node else []
-    lines += [_progress(found)] if found.step is not None or found.resumed else []
+    lines += [_format_progress(found)] if found.step is not None or found.resumed else []
     return "\n".join([*lines, found.advice] if found.advice else lines)
 
 
-def _source(cite: Citation) -> str:
+def _format_source(cite: Citation) -> str:
     return f"{visible(cite.source)}:{cite.line}" if cite.line else cite.source
 
 
-def _progress(found: Diagnosis) -> str:
+def _format_progress(found: Diagnosis) -> str:
     parts = [
         f"step {found.step}" if found.step is not None else "",
         "resumed from a checkpoint" if found.resumed else "",
@@ -167,9 +169,9 @@ def _score_text(result: ClassifierScore) -> str:
     return "\n".join(lines)
 
 
-def _rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _read_rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each object with its place, "FILE, line N"."""
-    text = sys.stdin.read() if str(file) == "-" else _whole(file)
+    text = sys.stdin.read() if str(file) == "-" else _read_whole(file)
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
@@ -183,19 +185,19 @@ def _rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield place, row
 
 
-def _whole(file: Path) -> str:
+def _read_whole(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror}") from error
 
 
-def _kernel(file: Path | None) -> tuple[KernelLine, ...]:
-    lines = _tail(file).text.split("\n") if file else []
+def _read_kernel_lines(file: Path | None) -> tuple[KernelLine, ...]:
+    lines = _read_tail(file).text.split("\n") if file else []
     return tuple(KernelLine(text=line) for line in lines if line.strip())
 
 
-def _tail(file: Path) -> LogTail:
+def _read_tail(file: Path) -> LogTail:
     """A whole file, or the end of one beyond READ_CAP; a pipe, such as <(journalctl -k), is read to its end."""
     try:
         with file.open("rb") as stream:

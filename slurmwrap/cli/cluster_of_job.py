@@ -16,25 +16,25 @@ from slurmwrap.slurm.commands import SlurmCommands
 _SLURM_S = 3.0  # without an answer the newest job of this id is meant
 
 
-def known_here(place: RecordSource, address: str, config: Config) -> JobRecords:
+def find_records_of_cluster(place: RecordSource, address: str, config: Config) -> JobRecords:
     """Everything about this cluster's job of that id; where it has none of the user's, about another cluster's.
 
     What is known of one id may hold runs of other jobs (sealed files are tried): only those of its story count.
     """
     known = about_job(place, address)
-    told = _story(address, known)
+    told = _build_timeline(address, known)
     here = "" if place.site or told.empty else cluster_here(config)
     if here in ("", told.cluster):
         return known
     mine = of_cluster(known, here)
-    if not _story(address, mine).empty:
+    if not _build_timeline(address, mine).empty:
         return mine
     if unrecorded(address, config, os.environ, place.uid or None):
         return JobRecords(notes=known.notes)
     return replace(known, notes=(*known.notes, f"job {address} is of cluster {told.cluster}; this is {here}"))
 
 
-def _story(address: str, known: JobRecords) -> JobTimeline:
+def _build_timeline(address: str, known: JobRecords) -> JobTimeline:
     return build_timeline(address, known.submissions, known.preruns, known.attempts, ())
 
 

@@ -46,18 +46,18 @@ def show(what: _What = "", as_json: _Json = False, changed: _Changed = False) ->
       slurmwrap config show prerun.grace_s  one key: what it is for, what it may be
     """
     config = configuration.load(os.environ)
-    chosen = _chosen(what, list_settings(os.environ))
+    chosen = _select_settings(what, list_settings(os.environ))
     if changed:
         chosen = [one for one in chosen if one.changed]
     notes = [*find_unknown_variables(os.environ), *find_remarks(config)]
     if as_json:
-        typer.echo(json.dumps({"settings": [_plain(one) for one in chosen], "remarks": notes}, indent=2))
+        typer.echo(json.dumps({"settings": [_setting_to_json_dict(one) for one in chosen], "remarks": notes}, indent=2))
         return
     paint = terminal.painter()
     if len(chosen) == 1 and what == chosen[0].key.name:
-        typer.echo(harmless("\n".join(_explained(chosen[0]))))
+        typer.echo(harmless("\n".join(_explain_key(chosen[0]))))
         return
-    typer.echo("\n".join(_listed(chosen, paint)) or "Nothing is set: the defaults hold.")
+    typer.echo("\n".join(_format_settings(chosen, paint)) or "Nothing is set: the defaults hold.")
     for note in notes:
         typer.echo(paint(f"note: {harmless(note)}", "yellow"))
 
@@ -98,7 +98,7 @@ def check(file: _File) -> None:
     typer.echo(f"{file}: fine")
 
 
-def _chosen(what: str, found: Sequence[KeySetting]) -> list[KeySetting]:
+def _select_settings(what: str, found: Sequence[KeySetting]) -> list[KeySetting]:
     """Those of a section, or the one key. UsageError for what does not exist."""
     if not what:
         return list(found)
@@ -108,7 +108,7 @@ def _chosen(what: str, found: Sequence[KeySetting]) -> list[KeySetting]:
     return chosen
 
 
-def _listed(chosen: Sequence[KeySetting], paint: Paint) -> Iterator[str]:
+def _format_settings(chosen: Sequence[KeySetting], paint: Paint) -> Iterator[str]:
     """Sections with their keys, each key on one line as far as it can be; what is not the default stands out."""
     wide = max((len(one.key.word) for one in chosen), default=0)
     section = None
@@ -119,39 +119,39 @@ def _listed(chosen: Sequence[KeySetting], paint: Paint) -> Iterator[str]:
             section = one.key.section
             if section:
                 yield paint(f"[{section}]", "bold")
-        yield _line(one, wide, paint)
+        yield _format_line(one, wide, paint)
 
 
-def _line(one: KeySetting, wide: int, paint: Paint) -> str:
+def _format_line(one: KeySetting, wide: int, paint: Paint) -> str:
     value = harmless(format_toml(one.held.value))
-    origin = harmless(_short(one.held.origin))
+    origin = harmless(_shorten_origin(one.held.origin))
     if not one.changed:
         return f"{one.key.word:{wide}} = {value:12}  {paint(origin, 'dim')}"
     line = f"{one.key.word:{wide}} = {value:12}  {origin}"
-    if len(line) > _columns():
+    if len(line) > _get_columns():
         line = f"{one.key.word:{wide}} = {value}\n{'':{wide}}   {origin}"
     return paint(line, "bold")
 
 
-def _short(origin: str) -> str:
+def _shorten_origin(origin: str) -> str:
     home = os.environ.get("HOME", "")
     return f"~{origin.removeprefix(home)}" if home and origin.startswith(f"{home}/") else origin
 
 
-def _explained(one: KeySetting) -> Iterator[str]:
+def _explain_key(one: KeySetting) -> Iterator[str]:
     """Everything about one key."""
     key = one.key
     yield f"{key.name} = {format_toml(one.held.value)}"
     yield ""
-    yield from _wrapped(f"{key.text} {key.reader.sentence}")
+    yield from _wrap_text(f"{key.text} {key.reader.sentence}")
     yield ""
-    yield from (f"  {name:9} {text}" for name, text in _facts(key))
+    yield from (f"  {name:9} {text}" for name, text in _list_facts(key))
     yield "  set by    " + "\n            ".join(
-        f"{_short(said.origin)}: {format_toml(said.value)}" for said in reversed(one.said)
+        f"{_shorten_origin(said.origin)}: {format_toml(said.value)}" for said in reversed(one.said)
     )
 
 
-def _facts(key: Key) -> Iterator[tuple[str, str]]:
+def _list_facts(key: Key) -> Iterator[tuple[str, str]]:
     yield "allowed", key.allowed
     if key.unit:
         yield "unit", key.unit
@@ -161,11 +161,11 @@ def _facts(key: Key) -> Iterator[tuple[str, str]]:
         yield "section", f"[{key.section}] {' '.join(describe_section(key.section).split())}"
 
 
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, min(_columns(), 100), break_on_hyphens=False)
+def _wrap_text(text: str) -> list[str]:
+    return textwrap.wrap(text, min(_get_columns(), 100), break_on_hyphens=False)
 
 
-def _plain(one: KeySetting) -> dict[str, Any]:
+def _setting_to_json_dict(one: KeySetting) -> dict[str, Any]:
     """For programs."""
     key = one.key
     said = [{"origin": source.origin, "kind": source.kind, "value": source.value} for source in one.said]
@@ -174,5 +174,5 @@ def _plain(one: KeySetting) -> dict[str, Any]:
     return {**told, **words, "text": key.text, "reader": key.reader.value, "said": said}
 
 
-def _columns() -> int:
+def _get_columns() -> int:
     return shutil.get_terminal_size((80, 24)).columns

@@ -61,7 +61,7 @@ def history(
       slurmwrap history --node n[1-4] --since 24h
       slurmwrap history --json | jq '.runs[] | select(.decision == "stop")'
     """
-    wanted = list_options.wanted(
+    wanted = list_options.make_run_filter(
         user=user, account=account, partition=partition, name=name, category=category, decision=decision,
         state=state, node=node, since=since, until=until, failed=failed,
     )  # fmt: skip
@@ -77,7 +77,7 @@ def history(
             _say_json(found, read)
             return
         shown = None if everything else limit
-        told = page(found, terminal.local_zone(), limit=shown, each=each, columns=terminal.columns())
+        told = format_history(found, terminal.local_zone(), limit=shown, each=each, columns=terminal.columns())
         typer.echo(_NOT_LOOKED if told == _NONE and unseen else told)
 
 
@@ -109,7 +109,7 @@ class HistoryLine:
     same: tuple[object, ...]
 
 
-def page(
+def format_history(
     found: FoundRuns, zone: tzinfo | None, *, limit: int | None, columns: int = text_format.WIDTH, each: bool = False
 ) -> str:
     """The table, newest first, then the sums. Users are shown where they differ."""
@@ -122,13 +122,13 @@ def page(
     left = found.sums.runs + found.stopped_in_all - sum(map(len, shown))
     users = len({line.user for line in lines}) > 1
     keep = [i for i, name in enumerate(HEAD) if name != "~user" or users]
-    rows = [[row[i] for i in keep] for row in (_row(group, zone) for group in shown)]
+    rows = [[row[i] for i in keep] for row in (_make_row(group, zone) for group in shown)]
     table = text_format.table([HEAD[i] for i in keep], rows, indent=0, columns=columns)
     more = f"\nand {text_format.count(left, 'run')} more (--all shows them)" if left > 0 else ""
-    return f"{table}{more}\n\n{_totals(found)}"
+    return f"{table}{more}\n\n{_format_totals(found)}"
 
 
-def _totals(found: FoundRuns) -> str:
+def _format_totals(found: FoundRuns) -> str:
     sums, stopped = found.sums, found.stopped_in_all
     parts = []
     if sums.runs:
@@ -141,7 +141,7 @@ def _totals(found: FoundRuns) -> str:
     return text_format.wrapped(", ".join(parts) + ".")
 
 
-def _row(group: Sequence[HistoryLine], zone: tzinfo | None) -> list[str]:
+def _make_row(group: Sequence[HistoryLine], zone: tzinfo | None) -> list[str]:
     newest = group[0]
     return [
         label([line.address for line in group]),
@@ -156,7 +156,7 @@ def _row(group: Sequence[HistoryLine], zone: tzinfo | None) -> list[str]:
 
 def _of_run(run: JobRun) -> HistoryLine:
     address = run.address or str(run.attempt.job_id)
-    result = _result(run)
+    result = _describe_result(run)
     repeats = failed(run) or "_" in address  # a sweep's tasks, and the same failure again and again
     head = address.partition("_")[0] if "_" in address else ""
     same = (head, run.name, run.user, run.gpus, result) if repeats else (address, run.attempt)
@@ -167,7 +167,7 @@ def _of_run(run: JobRun) -> HistoryLine:
         user=run.user,
         gpus=run.gpus,
         ended=run.end_time,
-        took=_hours(run.run_s) if run.start_time is not None and run.end_time is not None else "",
+        took=_format_hours(run.run_s) if run.start_time is not None and run.end_time is not None else "",
         result=result,
         same=same,
     )
@@ -189,12 +189,12 @@ def _of_stopped(record: PrerunRecord, found: FoundRuns) -> HistoryLine:
     )
 
 
-def _hours(seconds: float) -> str:
+def _format_hours(seconds: float) -> str:
     minutes = round(seconds / 60)
     return f"{minutes // 60}:{minutes % 60:02d}"
 
 
-def _result(run: JobRun) -> str:
+def _describe_result(run: JobRun) -> str:
     """The kind of failure, or of error in the output, in plain words; Slurm's state of anything else."""
     if run.diagnosis and (failed(run) or run.diagnosis.category == COMPLETED_WITH_ERROR):
         return get_title(run.diagnosis.category)

@@ -56,28 +56,34 @@ def list_incidents(
     as_json: list_options.AsJson = False,
 ) -> None:
     """List incidents, newest first."""
-    wanted = list_options.wanted(category=category, user=user, node=node, since=since, until=until)
-    place = _place()
+    wanted = list_options.make_run_filter(category=category, user=user, node=node, since=since, until=until)
+    place = _get_record_source()
     if not place.site:
-        rows = _published(place, wanted)
+        rows = _list_published(place, wanted)
         list_options.say_list("incidents", rows, _public_table(rows), as_json=as_json)
         return
-    found = [one for one in _known(place, wanted.since) if _is_meant(one, wanted, still_open)]
-    shown, more = list_options.cut(found, limit, everything)
-    list_options.say_list("incidents", [_plain(one) for one in shown], _table(shown), as_json=as_json, more=more)
+    found = [one for one in _list_incidents(place, wanted.since) if _is_meant(one, wanted, still_open)]
+    shown, more = list_options.cut_rows(found, limit, everything)
+    list_options.say_list(
+        "incidents", [_incident_to_json_dict(one) for one in shown], _format_table(shown), as_json=as_json, more=more
+    )
 
 
 @app.command()
 def show(which: Which, as_json: list_options.AsJson = False) -> None:
     """Show one incident: what its failures share, its jobs, users and nodes, and how its retries wait."""
     place = _of_site()
-    one = _one(which, _known(place, None))
+    one = _find_incident(which, _list_incidents(place, None))
     with Database.open(place.database, readonly=True) as database:
         runs = queries.find_runs_of_incident(database, one.incident_id)
     if as_json:
-        typer.echo(list_options.envelope("incident", {**_plain(one), "runs": [to_json_dict(run) for run in runs]}))
+        typer.echo(
+            list_options.format_json_document(
+                "incident", {**_incident_to_json_dict(one), "runs": [to_json_dict(run) for run in runs]}
+            )
+        )
         return
-    typer.echo(_story(one, runs))
+    typer.echo(_format_incident(one, runs))
 
 
 @app.command(short_help="Say that an incident is over.")
@@ -87,11 +93,15 @@ def close(which: Which, note: list_options.Note = "") -> None:
     Retries that were granted keep their time. Nothing is deleted; who said so is kept. For root and SlurmUser.
     """
     place = _of_site()
-    one = _one(which, _known(place, None))
+    one = _find_incident(which, _list_incidents(place, None))
     if one.over_at is not None:
-        raise UsageError(f"incident {one.incident_id[:_SHOWN]} is over since {_moment(one.over_at)}", exit_code=1)
+        raise UsageError(
+            f"incident {one.incident_id[:_SHOWN]} is over since {_format_moment(one.over_at)}", exit_code=1
+        )
     with Database.open(place.database) as database:
-        database.save_incident(replace(one, over_at=time.time(), closed_by=list_options.me(), note=note))
+        database.save_incident(
+            replace(one, over_at=time.time(), closed_by=list_options.get_user_name_of_caller(), note=note)
+        )
     typer.echo(f"{one.incident_id[:_SHOWN]}: closed")
     typer.echo("retries and gsub see it after the next pass of 'slurmwrap reconcile'", err=True)
 
@@ -99,12 +109,12 @@ def close(which: Which, note: list_options.Note = "") -> None:
 # --- what is known -------------------------------------------------------------------------------------------------
 
 
-def _place() -> RecordSource:
+def _get_record_source() -> RecordSource:
     return place_of(load(os.environ), os.environ, os.geteuid())
 
 
 def _of_site() -> RecordSource:
-    place = _place()
+    place = _get_record_source()
     if not place.site:
         raise RefusedError(
             "incidents are the site's: only root and SlurmUser see them in full, where site.state_dir is configured",
@@ -113,7 +123,7 @@ def _of_site() -> RecordSource:
     return place
 
 
-def _known(place: RecordSource, since: float | None) -> list[Incident]:
+def _list_incidents(place: RecordSource, since: float | None) -> list[Incident]:
     with Database.open(place.database, readonly=True) as database:
         found = database.incidents(since=since)
     return sorted(found, key=lambda one: (one.over_at is not None, -one.began))
@@ -129,7 +139,7 @@ def _is_meant(one: Incident, wanted: RunFilter, still_open: bool) -> bool:
     )
 
 
-def _one(which: str, known: list[Incident]) -> Incident:
+def _find_incident(which: str, known: list[Incident]) -> Incident:
     if which == "last" and known:
         return max(known, key=lambda one: one.began)
     found = [one for one in known if which and one.incident_id.startswith(which)]
@@ -141,7 +151,7 @@ def _one(which: str, known: list[Incident]) -> Incident:
     )
 
 
-def _published(place: RecordSource, wanted: RunFilter) -> list[dict[str, Any]]:
+def _list_published(place: RecordSource, wanted: RunFilter) -> list[dict[str, Any]]:
     told = read_published(place.published, place.trusted) if place.published else None
     found = [
         one for one in (told.incidents if told else ()) if not wanted.categories or one.category in wanted.categories
@@ -158,7 +168,7 @@ def _published(place: RecordSource, wanted: RunFilter) -> list[dict[str, Any]]:
 _HEAD = ("id", "root cause", "~scope", "began", "over", ">jobs", ">users", ">nodes")
 
 
-def _table(found: Any) -> str:
+def _format_table(found: Any) -> str:
     if not found:
         return "No incident is known of this time."
     rows = [
@@ -166,8 +176,8 @@ def _table(found: Any) -> str:
             one.incident_id[:_SHOWN],
             one.category,
             one.scope,
-            _moment(one.began)[5:],
-            _moment(one.over_at)[5:] if one.over_at is not None else "open",
+            _format_moment(one.began)[5:],
+            _format_moment(one.over_at)[5:] if one.over_at is not None else "open",
             str(len(one.jobs)),
             str(one.users),
             str(len(one.nodes)),
@@ -181,19 +191,21 @@ def _public_table(rows: list[dict[str, Any]]) -> str:
     if not rows:
         return "No open incident is published."
     head = ("root cause", "~scope", "since", ">jobs", ">users")
-    cells = [[r["category"], r["scope"], _moment(r["began"])[5:], str(r["jobs"]), str(r["users"])] for r in rows]
+    cells = [[r["category"], r["scope"], _format_moment(r["began"])[5:], str(r["jobs"]), str(r["users"])] for r in rows]
     return text_format.table(head, cells, indent=0, columns=terminal.columns())
 
 
-def _story(one: Incident, runs: tuple[JobRun, ...]) -> str:
+def _format_incident(one: Incident, runs: tuple[JobRun, ...]) -> str:
     paint, columns = terminal.painter(), terminal.columns()
     over = (
-        f"over since {_moment(one.over_at)}" if one.over_at is not None else f"open, at least until {_moment(one.ends)}"
+        f"over since {_format_moment(one.over_at)}"
+        if one.over_at is not None
+        else f"open, at least until {_format_moment(one.ends)}"
     )
     users = ", ".join(text_format.visible(list_options.user_name(uid)) for uid in one.uids)
     facts = [
         ("scope", one.scope),
-        ("began", f"{_moment(one.began)}; {over}"),
+        ("began", f"{_format_moment(one.began)}; {over}"),
         ("jobs", fold_jobs(map(str, one.jobs))),
         ("users", users),
         ("nodes", fold(text_format.in_order(one.nodes)) if one.nodes else "none"),
@@ -217,10 +229,10 @@ def _story(one: Incident, runs: tuple[JobRun, ...]) -> str:
     return "\n".join(lines)
 
 
-def _moment(at: float) -> str:
+def _format_moment(at: float) -> str:
     return text_format.moment(at, terminal.local_zone())
 
 
-def _plain(one: Incident) -> dict[str, Any]:
+def _incident_to_json_dict(one: Incident) -> dict[str, Any]:
     plain = to_json_dict(one)
     return {"id": plain.pop("incident_id"), **plain}

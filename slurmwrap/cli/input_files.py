@@ -29,12 +29,12 @@ class InputRow:
 
 def rows_of(found: Sequence[BlockedInput], place: RecordSource) -> list[InputRow]:
     """With what the files of the newest are like now; one reader for each user, for a file system may hang."""
-    readers = {one: _reader(one, place) for one in found[:_LOOKED]}
+    readers = {one: _find_reading_uid(one, place) for one in found[:_LOOKED]}
     now: dict[BlockedInput, str] = {}
     for uid in dict.fromkeys(readers.values()):
         mine = [one for one, reader in readers.items() if reader == uid] if uid is not None else []
         read = read_inputs_as(uid, [one.path for one in mine]) if uid is not None and mine else ()
-        now |= {one: _compared(one, told) for one, told in zip(mine, read, strict=False)}
+        now |= {one: _compare_digest(one, told) for one, told in zip(mine, read, strict=False)}
     return [InputRow(blocked=one, now=now.get(one, "")) for one in found]
 
 
@@ -43,14 +43,14 @@ def now_of(blocked: BlockedInput, place: RecordSource) -> str:
     return rows_of([blocked], place)[0].now
 
 
-def _reader(blocked: BlockedInput, place: RecordSource) -> int | None:
+def _find_reading_uid(blocked: BlockedInput, place: RecordSource) -> int | None:
     """As whom its file is read, with no more rights than the user has who is bound; None: not at all."""
     if not blocked.path or (place.site and blocked.uid == SITE and place.uid == 0):
         return None
     return blocked.uid if place.site and place.uid == 0 and blocked.uid > 0 else place.uid
 
 
-def _compared(blocked: BlockedInput, read: InputRead) -> str:
+def _compare_digest(blocked: BlockedInput, read: InputRead) -> str:
     if not read.digest:
         return "gone" if read.fault == "does not exist" else ""
     return "same" if read.digest == blocked.digest else "changed"
@@ -62,7 +62,7 @@ def digest_of(path: Path) -> str:
     Root reads as the file's owner; what is root's own, as nobody where the path may be a user's link to it.
     """
     try:
-        owner = path.stat().st_uid or (0 if _roots_alone(path) else _nobody())
+        owner = path.stat().st_uid or (0 if _roots_alone(path) else _get_nobody_uid())
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", exit_code=1) from error
     ours = os.geteuid()
@@ -81,7 +81,7 @@ def _roots_alone(path: Path) -> bool:
     return all(one.st_uid == 0 and (not one.st_mode & 0o022 or one.st_mode & stat.S_ISVTX) for one in found)
 
 
-def _nobody() -> int:
+def _get_nobody_uid() -> int:
     try:
         return pwd.getpwnam("nobody").pw_uid
     except KeyError:

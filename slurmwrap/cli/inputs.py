@@ -66,15 +66,15 @@ def list_inputs(
 
     Files of one directory with the same fault share a line.
     """
-    place = _place()
+    place = _get_record_source()
     if freed:
         _list_freed(place, as_json)
         return
-    wanted = list_options.wanted(user=user, since=since)
-    found = [one for one in _blocked(place) if _is_meant(one, pattern, job, wanted)]
-    shown, more = list_options.cut(found, limit * (1 if as_json else _PER_LINE), everything)
+    wanted = list_options.make_run_filter(user=user, since=since)
+    found = [one for one in _list_blocked(place) if _is_meant(one, pattern, job, wanted)]
+    shown, more = list_options.cut_rows(found, limit * (1 if as_json else _PER_LINE), everything)
     rows = rows_of(shown, place)
-    text, left = table(rows, None if everything else limit, columns=terminal.columns())
+    text, left = format_inputs(rows, None if everything else limit, columns=terminal.columns())
     more = more if as_json else more + left
     list_options.say_list("inputs", [_plain(row) for row in rows], text, as_json=as_json, more=more)
 
@@ -83,7 +83,7 @@ def _is_meant(one: BlockedInput, pattern: str, job: int, wanted: RunFilter) -> b
     return (
         (not pattern or fnmatchcase(one.path, pattern) or one.path == str(Path(pattern).absolute()))
         and (not job or one.job_id == job)
-        and (not wanted.users or _binds(one.uid) in wanted.users)
+        and (not wanted.users or _format_owner(one.uid) in wanted.users)
         and (wanted.since is None or one.at >= wanted.since)
     )
 
@@ -100,12 +100,12 @@ def _list_freed(place: RecordSource, as_json: bool) -> None:
 @app.command()
 def show(name: Name, as_json: list_options.AsJson = False) -> None:
     """Show why an input is blocked: the job, its log lines, and who is bound."""
-    place = _place()
-    row = _one(name, place)
-    cited = _evidence(row.blocked, place)
+    place = _get_record_source()
+    row = _make_input_row(name, place)
+    cited = _find_evidence(row.blocked, place)
     if as_json:
         lines = [{"source": cite.source, "line": cite.line, "text": cite.text} for cite in cited]
-        typer.echo(list_options.envelope("input", {**_plain(row), "evidence": lines}))
+        typer.echo(list_options.format_json_document("input", {**_plain(row), "evidence": lines}))
         return
     typer.echo(_story(row, cited))
 
@@ -123,24 +123,26 @@ def clear(
     """
     if bool(names) == bool(job):
         raise UsageError("name the files to free, or the job with --job", hint="slurmwrap inputs list")
-    place = _place()
-    chosen = [_one(name, place).blocked for name in names or ()] or [b for b in _blocked(place) if b.job_id == job]
+    place = _get_record_source()
+    chosen = [_make_input_row(name, place).blocked for name in names or ()] or [
+        b for b in _list_blocked(place) if b.job_id == job
+    ]
     if not chosen:
         raise UsageError(f"job {job} made no input blocked", hint="slurmwrap inputs list", exit_code=1)
     bound = next((one for one in chosen if one.uid == SITE and not place.site), None)
     if bound is not None:
         raise RefusedError(
-            f"{_named(bound)} is blocked for everybody: only an administrator can free it",
+            f"{_format_path(bound)} is blocked for everybody: only an administrator can free it",
             hint="gsub --force submits a job with it as it is; a changed file is free by itself",
         )
     for one in chosen:
-        _free(one, place)
-        typer.echo(f"free again: {_named(one)}")
+        _free_input(one, place)
+        typer.echo(f"free again: {_format_path(one)}")
     if place.site:
         typer.echo("gsub sees it after the next pass of 'slurmwrap reconcile'", err=True)
 
 
-def _free(blocked: BlockedInput, place: RecordSource) -> None:
+def _free_input(blocked: BlockedInput, place: RecordSource) -> None:
     if place.database.exists():
         with Database.open(place.database) as database:
             database.clear_input(blocked.digest)
@@ -158,7 +160,7 @@ def block(
     Root and SlurmUser block it for everybody; anybody else for himself. An administrator's read of the file is made
     with the rights of the file's owner.
     """
-    place = _place()
+    place = _get_record_source()
     blocked = BlockedInput(
         digest=digest_of(path.absolute()),
         path=str(path.absolute()),
@@ -169,17 +171,17 @@ def block(
     place.database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with Database.open(place.database) as database:
         database.block_input(blocked)
-    typer.echo(f"blocked: {_named(blocked)}")
+    typer.echo(f"blocked: {_format_path(blocked)}")
 
 
 # --- what is blocked -----------------------------------------------------------------------------------------------
 
 
-def _place() -> RecordSource:
+def _get_record_source() -> RecordSource:
     return place_of(load(os.environ), os.environ, os.geteuid())
 
 
-def _blocked(place: RecordSource) -> tuple[BlockedInput, ...]:
+def _list_blocked(place: RecordSource) -> tuple[BlockedInput, ...]:
     """What binds the asking user, newest first; everything for the site."""
     found: dict[tuple[str, int], BlockedInput] = {}
     if place.published is not None:
@@ -194,8 +196,8 @@ def _blocked(place: RecordSource) -> tuple[BlockedInput, ...]:
     return tuple(sorted(standing, key=lambda b: b.at, reverse=True))
 
 
-def _one(name: str, place: RecordSource) -> InputRow:
-    known = _blocked(place)
+def _make_input_row(name: str, place: RecordSource) -> InputRow:
+    known = _list_blocked(place)
     path = str(Path(name).absolute())
     found = [b for b in known if b.path == path or (len(name) >= _DIGEST and b.digest.startswith(name))]
     if not found and Path(name).exists():
@@ -206,7 +208,7 @@ def _one(name: str, place: RecordSource) -> InputRow:
     return InputRow(blocked=found[0], now=now_of(found[0], place))
 
 
-def _evidence(blocked: BlockedInput, place: RecordSource) -> tuple[Citation, ...]:
+def _find_evidence(blocked: BlockedInput, place: RecordSource) -> tuple[Citation, ...]:
     if not blocked.job_id:
         return ()
     known = about_job(place, str(blocked.job_id))
@@ -218,25 +220,27 @@ def _evidence(blocked: BlockedInput, place: RecordSource) -> tuple[Citation, ...
 # --- shown ---------------------------------------------------------------------------------------------------------
 
 
-def table(rows: Sequence[InputRow], limit: int | None = None, *, columns: int = text_format.WIDTH) -> tuple[str, int]:
+def format_inputs(
+    rows: Sequence[InputRow], limit: int | None = None, *, columns: int = text_format.WIDTH
+) -> tuple[str, int]:
     """At most `limit` lines, and how many inputs are left out. "changed" and "gone" ones are refused no longer."""
     if not rows:
         return "No input is blocked.", 0
     head = ("input", "binds", "job", "since", "now", "~reason")
-    groups = group_alike(rows, _same)
-    lines = [_line(group) for group in groups[:limit]]
+    groups = group_alike(rows, _make_fold_key)
+    lines = [_format_line(group) for group in groups[:limit]]
     left = sum(map(len, groups[len(lines) :]))
     return text_format.table(*drop_empty_columns(head, lines), indent=0, columns=columns), left
 
 
-def _same(row: InputRow) -> tuple[object, ...]:
+def _make_fold_key(row: InputRow) -> tuple[object, ...]:
     """Files of one directory with the same fault."""
     one = row.blocked
     directory = one.path.rpartition("/")[0]
     return (directory or one.digest, one.uid, one.reason.replace(one.path, ""), row.now)
 
 
-def _line(group: Sequence[InputRow]) -> list[str]:
+def _format_line(group: Sequence[InputRow]) -> list[str]:
     one = max((row.blocked for row in group), key=lambda blocked: blocked.at)
     paths = ", ".join(
         fold_names(text_format.in_order(row.blocked.path or row.blocked.digest[:_DIGEST] for row in group))
@@ -245,7 +249,7 @@ def _line(group: Sequence[InputRow]) -> list[str]:
     jobs = of[0] if of else ""
     return [
         text_format.fit_middle(paths, _PATH) + (f" ({len(group)})" if len(group) > 1 else ""),
-        _binds(one.uid),
+        _format_owner(one.uid),
         jobs,
         text_format.moment(one.at, terminal.local_zone())[5:10],
         group[0].now,
@@ -263,9 +267,9 @@ def _story(row: InputRow, cited: tuple[Citation, ...]) -> str:
     state = {"changed": "The file has changed: it is free.", "gone": "There is no such file any more."}.get(row.now, "")
     by = f"by job {blocked.job_id}" if blocked.job_id else "by hand"
     lines = [
-        _named(blocked),
+        _format_path(blocked),
         f"  digest  {blocked.digest}",
-        f"  binds   {_binds(blocked.uid)}",
+        f"  binds   {_format_owner(blocked.uid)}",
         f"  since   {text_format.moment(blocked.at, terminal.local_zone())}, {by}",
         f"  why     {text_format.visible(blocked.reason)}",
         *([f"  now     {state}"] if state else []),
@@ -281,7 +285,7 @@ def _plain(row: InputRow) -> dict[str, Any]:
     return {
         "path": one.path,
         "digest": one.digest,
-        "binds": _binds(one.uid),
+        "binds": _format_owner(one.uid),
         "uid": one.uid,
         "reason": one.reason,
         "job_id": one.job_id or None,
@@ -290,10 +294,10 @@ def _plain(row: InputRow) -> dict[str, Any]:
     }
 
 
-def _binds(uid: int) -> str:
+def _format_owner(uid: int) -> str:
     return "everybody" if uid == SITE else list_options.user_name(uid)
 
 
-def _named(blocked: BlockedInput) -> str:
+def _format_path(blocked: BlockedInput) -> str:
     """Fit for a terminal: a path is its user's text."""
     return text_format.visible(blocked.path) or f"the file of digest {blocked.digest[:_DIGEST]}"

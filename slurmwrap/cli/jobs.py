@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from slurmwrap.cli import list_options, terminal
-from slurmwrap.cli.cluster_of_job import known_here
+from slurmwrap.cli.cluster_of_job import find_records_of_cluster
 from slurmwrap.cli.record_access import RecordSource, place_of
 from slurmwrap.cli.run_queries import Jobs, find_jobs
 from slurmwrap.cli.why import account, checked, note, plain_story, say_notes, story_of_job
@@ -71,23 +71,23 @@ def list_jobs(
 
     A job is listed when one of its runs is meant. Jobs of which no run is known yet wait, or never began.
     """
-    wanted = list_options.wanted(
+    wanted = list_options.make_run_filter(
         user=user, account=account, partition=partition, name=name, category=category, decision=decision,
         state=state, node=node, since=since, until=until, failed=failed,
     )  # fmt: skip
     read = None if everything else limit if as_json else limit * _PER_LINE
     with list_options.nothing_is_garbage():
-        found = find_jobs(_place(), wanted, read, to_do=to_do)
+        found = find_jobs(_get_record_source(), wanted, read, to_do=to_do)
         say_notes(found.notes)
         if as_json:
             more = max(0, found.in_all - len(found.rows))
             list_options.say_list("jobs", map(list_fields, found.rows), "", as_json=True, more=more)
             return
-        text, shown = _table(found, None if everything else limit)
+        text, shown = _format_table(found, None if everything else limit)
         list_options.say_list("jobs", (), text, as_json=False, more=max(0, found.in_all - shown))
 
 
-def _table(found: Jobs, limit: int | None) -> tuple[str, int]:
+def _format_table(found: Jobs, limit: int | None) -> tuple[str, int]:
     if not found.rows:
         return "No job is known of this time.", 0
     return format_job_table(found.rows, limit, zone=terminal.local_zone(), columns=terminal.columns())
@@ -101,16 +101,20 @@ def show(
 ) -> None:
     """Show all that is kept of one job: its submission with plan and changes, each run with evidence and decision,
     every intended action, the retry ledger, and what clears it. Tasks of an array that ended alike are told once."""
-    config, place = load(os.environ), _place()
+    config, place = load(os.environ), _get_record_source()
     address = checked(job)
-    known = known_here(place, address, config)
+    known = find_records_of_cluster(place, address, config)
     note(known)
     story = story_of_job(address, known, config, place)
     ledger = account(story, known, config)
     kept = describe_stored_records(story, known.actions)
     if as_json:
         content = {**plain_story(story), "kept": kept, "next": to_json_dict(find_next_step(story))}
-        typer.echo(list_options.envelope("job", {**content, "ledger": asdict(ledger) if ledger is not None else None}))
+        typer.echo(
+            list_options.format_json_document(
+                "job", {**content, "ledger": asdict(ledger) if ledger is not None else None}
+            )
+        )
         return
     whole = verbose or not list_tasks(story)
     look = TextStyle(zone=terminal.local_zone(), paint=terminal.painter(), columns=terminal.columns(), verbose=whole)
@@ -129,19 +133,19 @@ def clear(job: Job, note: list_options.Note = "") -> None:
     What it failed of so far counts no more against its retries. Nothing is deleted: who said so, when and why is kept
     and shown. A job that Slurm holds stays held. For root and SlurmUser, and for your own jobs where no site is.
     """
-    config, place, address = load(os.environ), _place(), checked(job)
+    config, place, address = load(os.environ), _get_record_source(), checked(job)
     if not place.site and not place.alone:
         raise RefusedError(
             "the site's reconciler keeps the ledger: only root and SlurmUser may clear it",
             hint="submit the job again: a new job has all its retries; or ask your administrator",
         )
-    known = known_here(place, address, config)
+    known = find_records_of_cluster(place, address, config)
     # not those of another cluster's job of that id, nor of an older one's
     runs = list(build_timeline(address, known.submissions, (), known.attempts, ()).attempts)
     if not runs:
         hint = "slurmwrap jobs list --since 30d"
         raise UsageError(f"no run of job {address} is known: there is nothing to clear", hint=hint, exit_code=1)
-    now, who = time.time(), list_options.me()
+    now, who = time.time(), list_options.get_user_name_of_caller()
     with Database.open(place.database) as database, database.transaction():
         for cluster, job_id in dict.fromkeys((run.attempt.cluster, run.attempt.job_id) for run in runs):
             database.add_reset(LedgerReset(cluster=cluster, job_id=job_id, at=now, who=who, note=note))
@@ -152,7 +156,7 @@ def clear(job: Job, note: list_options.Note = "") -> None:
     )
     for told in given_up:
         typer.echo(f"  not done: {told}")
-    for told in _left_to_people(known.actions, runs, now):
+    for told in _list_left_to_people(known.actions, runs, now):
         typer.echo(f"  {told}", err=True)
 
 
@@ -171,7 +175,7 @@ def _take_back(database: Database, run: JobRun, who: str, now: float) -> list[st
     return taken
 
 
-def _left_to_people(actions: Any, runs: list[JobRun], now: float) -> list[str]:
+def _list_left_to_people(actions: Any, runs: list[JobRun], now: float) -> list[str]:
     """What Slurm was asked for already, and only a person can take back."""
     told = []
     for run in runs:
@@ -185,5 +189,5 @@ def _left_to_people(actions: Any, runs: list[JobRun], now: float) -> list[str]:
     return told
 
 
-def _place() -> RecordSource:
+def _get_record_source() -> RecordSource:
     return place_of(load(os.environ), os.environ, os.geteuid())

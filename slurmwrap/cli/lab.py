@@ -63,7 +63,7 @@ def up(
 
     Examples:  slurmwrap lab up  ·  slurmwrap lab up --nodes 2 --gpus 4 --dir /tmp/lab --base-port 27000
     """
-    place = _resolved(directory)
+    place = _resolve_directory(directory)
     spec = LabSpec(
         directory=place, nodes=nodes, gpus=gpus, cpus=cpus, threads=threads, mem_mib=mem_mib,
         switches=switches, topology=topology, slurm_user=slurm_user or _own_name(), base_port=base_port,
@@ -71,11 +71,11 @@ def up(
     )  # fmt: skip
     began = time.monotonic()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # then, too, nothing half-started is left
-    _or_exit(lambda: bring_up(spec, _say, hooks=hooks, reconcile=reconcile))
-    _say(f"Up after {time.monotonic() - began:.1f} s")
+    _or_exit(lambda: bring_up(spec, _print_message, hooks=hooks, reconcile=reconcile))
+    _print_message(f"Up after {time.monotonic() - began:.1f} s")
     typer.echo(_or_exit(lambda: text(read_status(LabDirectories(spec.directory)))))
     flag = "" if directory is None else f" --dir {spec.directory}"
-    _say(f'Use it:  eval "$(slurmwrap lab env{flag})"      End it:  slurmwrap lab down{flag}')
+    _print_message(f'Use it:  eval "$(slurmwrap lab env{flag})"      End it:  slurmwrap lab down{flag}')
 
 
 @app.command()
@@ -87,7 +87,7 @@ def status(
 
     Examples:  slurmwrap lab status  ·  slurmwrap lab status --json | jq .nodes
     """
-    found = _or_exit(lambda: read_status(LabDirectories(_resolved(directory))))
+    found = _or_exit(lambda: read_status(LabDirectories(_resolve_directory(directory))))
     typer.echo(json.dumps(found.to_plain(), indent=2) if as_json else text(found))
     if not (found.state.running and found.state.ready):
         raise typer.Exit(7)
@@ -99,9 +99,9 @@ def down(directory: Directory = None) -> None:
 
     Example:  slurmwrap lab down
     """
-    layout = LabDirectories(_resolved(directory))
+    layout = LabDirectories(_resolve_directory(directory))
     ended = _or_exit(lambda: take_down(layout))
-    _say(f"Lab in {layout.root} is gone ({ended} processes ended)")
+    _print_message(f"Lab in {layout.root} is gone ({ended} processes ended)")
 
 
 @app.command()
@@ -110,9 +110,9 @@ def env(directory: Directory = None) -> None:
 
     Example:  eval "$(slurmwrap lab env)" && sinfo
     """
-    layout = LabDirectories(_resolved(directory))
+    layout = LabDirectories(_resolve_directory(directory))
     if not _or_exit(lambda: read_status(layout)).state.running:
-        _say(f"slurmwrap lab: the lab in {layout.root} is not running\n  `slurmwrap lab up` starts it again")
+        _print_message(f"slurmwrap lab: the lab in {layout.root} is not running\n  `slurmwrap lab up` starts it again")
         raise typer.Exit(7)
     for line in environment_lines(layout, os.environ.get("PATH", os.defpath)):
         typer.echo(line)
@@ -124,10 +124,10 @@ def kernel(node: str, line: str, directory: Directory = None) -> None:
 
     Example:  slurmwrap lab kernel n3 'NVRM: Xid (PCI:0000:07:00): 79, pid=1, GPU has fallen off the bus.'
     """
-    _or_exit(lambda: append_kernel_line(LabDirectories(_resolved(directory)), node, line))
+    _or_exit(lambda: append_kernel_line(LabDirectories(_resolve_directory(directory)), node, line))
 
 
-def _resolved(directory: Path | None) -> Path:
+def _resolve_directory(directory: Path | None) -> Path:
     return (default_directory() if directory is None else directory).resolve()
 
 
@@ -137,7 +137,7 @@ def _own_name() -> str:
     return pwd.getpwuid(os.geteuid()).pw_name
 
 
-def _say(message: str) -> None:
+def _print_message(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
@@ -145,7 +145,7 @@ def _or_exit(action: Callable[[], T]) -> T:
     try:
         return action()
     except SlurmwrapError as error:
-        _say(f"slurmwrap lab: {error}" + (f"\n  {error.hint}" if error.hint else ""))
+        _print_message(f"slurmwrap lab: {error}" + (f"\n  {error.hint}" if error.hint else ""))
         raise typer.Exit(error.exit_code) from error
 
 

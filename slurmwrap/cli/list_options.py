@@ -50,7 +50,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="For programs (docs/jobs.md
 Note = Annotated[str, typer.Option("--note", help="Why; it is kept and shown.")]
 
 
-def wanted(
+def make_run_filter(
     *,
     user: str = "",
     account: str = "",
@@ -67,26 +67,26 @@ def wanted(
     """The filters as one record. UsageError for a word that cannot be meant."""
     now, zone = time.time(), terminal.local_zone()
     return RunFilter(
-        users=several(user),
-        accounts=several(account),
-        partitions=several(partition),
-        names=several(name),
-        categories=known(several(category), CATEGORIES, "--category"),
-        decisions=known(several(decision), DECISIONS, "--decision"),
-        states=tuple(one.upper() for one in several(state)),
-        nodes=hosts(node) if node else (),
+        users=split_list(user),
+        accounts=split_list(account),
+        partitions=split_list(partition),
+        names=split_list(name),
+        categories=check_known_names(split_list(category), CATEGORIES, "--category"),
+        decisions=check_known_names(split_list(decision), DECISIONS, "--decision"),
+        states=tuple(one.upper() for one in split_list(state)),
+        nodes=expand_hosts(node) if node else (),
         since=terminal.since(since, now, zone) if since else None,
         until=terminal.since(until, now, zone, option="--until") if until else None,
         failed=failed,
     )
 
 
-def several(text: str) -> tuple[str, ...]:
+def split_list(text: str) -> tuple[str, ...]:
     """ "ada,bob" -> ("ada", "bob")."""
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def known(given: Sequence[str], names: Iterable[str], option: str) -> tuple[str, ...]:
+def check_known_names(given: Sequence[str], names: Iterable[str], option: str) -> tuple[str, ...]:
     """`given`, if each is one of `names`; UsageError names the nearest."""
     from difflib import get_close_matches
 
@@ -99,7 +99,7 @@ def known(given: Sequence[str], names: Iterable[str], option: str) -> tuple[str,
     return tuple(given)
 
 
-def hosts(hostlist: str, most: int = 65536) -> tuple[str, ...]:
+def expand_hosts(hostlist: str, most: int = 65536) -> tuple[str, ...]:
     """A host list's names, each once. UsageError where it is none."""
     try:
         names = expand(hostlist)
@@ -110,7 +110,7 @@ def hosts(hostlist: str, most: int = 65536) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def cut(rows: Sequence[T], limit: int, everything: bool) -> tuple[Sequence[T], int]:
+def cut_rows(rows: Sequence[T], limit: int, everything: bool) -> tuple[Sequence[T], int]:
     """The first `limit` rows, and how many are left out."""
     return (rows, 0) if everything else (rows[:limit], max(0, len(rows) - limit))
 
@@ -123,31 +123,31 @@ def say_list(kind: str, rows: Iterable[Mapping[str, Any]], text: str, *, as_json
     typer.echo(text + (f"\nand {more:,} more (--all shows them)" if more else ""))
 
 
-def envelope(kind: str, content: Mapping[str, Any]) -> str:
+def format_json_document(kind: str, content: Mapping[str, Any]) -> str:
     """`content` with its kind, as JSON text."""
     return json.dumps({"kind": f"slurmwrap.{kind}", "schema": SCHEMA, **content}, indent=2)
 
 
 def say_rows(kind: str, content: Mapping[str, Any]) -> None:
     """The same of lists: each row on a line of its own, said as it is read. A site's month is half a gigabyte."""
-    pieces = _pieces({"kind": f"slurmwrap.{kind}", "schema": SCHEMA, **content})
+    pieces = _list_pieces({"kind": f"slurmwrap.{kind}", "schema": SCHEMA, **content})
     while several := "".join(islice(pieces, _TOGETHER)):
         typer.echo(several, nl=False)
 
 
-def _pieces(content: Mapping[str, Any]) -> Iterator[str]:
+def _list_pieces(content: Mapping[str, Any]) -> Iterator[str]:
     before = "{"
     for name, value in content.items():
         yield f'{before}\n  "{name}": '
         before = ","
         if isinstance(value, Iterable) and not isinstance(value, str | Mapping):
-            yield from _rows(value)
+            yield from _list_rows(value)
         else:
             yield json.dumps(value)
     yield "\n}\n"
 
 
-def _rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+def _list_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     before = "["
     for row in rows:
         yield f"{before}\n    {json.dumps(row)}"
@@ -178,7 +178,7 @@ def user_name(uid: int) -> str:
         return str(uid)
 
 
-def me() -> str:
+def get_user_name_of_caller() -> str:
     """Who asks, for what is kept: with sudo, whom he was before too."""
     name = user_name(os.getuid())
     sudo = os.environ.get("SUDO_USER", "") if os.getuid() == 0 else ""

@@ -78,13 +78,13 @@ def list_nodes(
     as_json: list_options.AsJson = False,
 ) -> None:
     """List doubted nodes, worst first; nodes alike share a line."""
-    wanted = list_options.wanted(node=node, since=since)
-    kinds = list_options.known(list_options.several(status), STATUSES, "--status")
-    view = _view(_place(), load(os.environ))
-    told = [(_row(one.health.status, one), one.score) for one in view.standings]
+    wanted = list_options.make_run_filter(node=node, since=since)
+    kinds = list_options.check_known_names(list_options.split_list(status), STATUSES, "--status")
+    view = _make_view(_get_record_source(), load(os.environ))
+    told = [(_make_row(one.health.status, one), one.score) for one in view.standings]
     doubted = {one.health.node for one in view.standings}
     if everything or "ok" in kinds:
-        told += [(_row("ok", None, score), score) for score in view.scores if score.node not in doubted]
+        told += [(_make_row("ok", None, score), score) for score in view.scores if score.node not in doubted]
     rows = [
         row
         for row, score in told
@@ -93,7 +93,7 @@ def list_nodes(
         and (wanted.since is None or row["since"] >= wanted.since)
         and _has_cause(row, score, cause)
     ]
-    text, more = table(rows, None if everything else limit, columns=terminal.columns())
+    text, more = format_nodes(rows, None if everything else limit, columns=terminal.columns())
     list_options.say_list("nodes", rows, text, as_json=as_json, more=0 if as_json else more)
 
 
@@ -115,22 +115,22 @@ def show(
     Faults that are alike share a line, and so do nodes of which the same is told.
     """
     config = load(os.environ)
-    view = _view(_place(), config)
-    names = _names(name)
-    _refuse_strangers(names, view, _place(), config)
-    told = [(node, *_told(node, view, config, verbose)) for node in names]
+    view = _make_view(_get_record_source(), config)
+    names = _expand_names(name)
+    _refuse_strangers(names, view, _get_record_source(), config)
+    told = [(node, *_describe_node(node, view, config, verbose)) for node in names]
     if as_json:
         list_options.say_list("node", [row for _, row, _ in told], "", as_json=True)
         return
-    pages = group_alike(told, lambda one: (_head(one[1]), *one[2]))
-    typer.echo("\n\n".join(_page([node for node, _, _ in same], same[0][1], same[0][2]) for same in pages))
+    pages = group_alike(told, lambda one: (_format_head(one[1]), *one[2]))
+    typer.echo("\n\n".join(_format_page([node for node, _, _ in same], same[0][1], same[0][2]) for same in pages))
 
 
-def _page(names: Sequence[str], row: Mapping[str, Any], lines: Sequence[str]) -> str:
-    return "\n".join((f"{text_format.visible(fold(text_format.in_order(names)))}: {_head(row)}", *lines))
+def _format_page(names: Sequence[str], row: Mapping[str, Any], lines: Sequence[str]) -> str:
+    return "\n".join((f"{text_format.visible(fold(text_format.in_order(names)))}: {_format_head(row)}", *lines))
 
 
-def _head(row: Mapping[str, Any]) -> str:
+def _format_head(row: Mapping[str, Any]) -> str:
     return _NOTHING if row["reason"] == _NOTHING else str(row["shown"])
 
 
@@ -140,10 +140,10 @@ def gate(as_json: list_options.AsJson = False) -> None:
 
     Only where site.published is configured. `clear` and `repaired` take a node's fault away with the next pass.
     """
-    from slurmwrap.cli.gate_status import told
+    from slurmwrap.cli.gate_status import describe_gate
 
     place = load(os.environ).site.published
-    rows, text = told(place, _place().trusted, terminal.local_zone(), time.time())
+    rows, text = describe_gate(place, _get_record_source().trusted, terminal.local_zone(), time.time())
     list_options.say_list("gate", rows, text, as_json=as_json)
 
 
@@ -153,7 +153,7 @@ def clear(name: Name, note: list_options.Note = "", resume: Resume = False) -> N
 
     For root and SlurmUser.
     """
-    _mark(name, CLEARED, note, resume)
+    _store_mark(name, CLEARED, note, resume)
 
 
 @app.command(short_help="Record a repair: earlier faults weigh less, new ones more.")
@@ -162,39 +162,41 @@ def repaired(name: Name, note: list_options.Note = "", resume: Resume = False) -
 
     For root and SlurmUser.
     """
-    _mark(name, REPAIRED, note, resume)
+    _store_mark(name, REPAIRED, note, resume)
 
 
 # --- what people say about nodes -----------------------------------------------------------------------------------
 
 
-def _mark(name: str, kind: str, note: str, resume: bool) -> None:
-    place, config = _place(), load(os.environ)
+def _store_mark(name: str, kind: str, note: str, resume: bool) -> None:
+    place, config = _get_record_source(), load(os.environ)
     if not place.site:
         raise RefusedError(
             "only root and SlurmUser may judge nodes, and only where site.state_dir is configured",
             hint="ask your administrator; 'slurmwrap nodes list' shows what is published",
         )
-    names = _names(name)
+    names = _expand_names(name)
     with Database.open(place.database) as database:
-        history = _history(database, config)
-        nodes = _nodes(config)
+        history = _read_history(database, config)
+        nodes = _read_nodes(config)
         _refuse_unknown(names, history, nodes, kind)
         for node in names:
             if resume:
-                _resume(node, database, config)
+                _resume_node(node, database, config)
             now = time.time()
-            count = database.clear_strikes(node, list_options.me(), now) if kind == CLEARED else 0
-            database.add_repair(Repair(node=node, at=now, who=list_options.me(), kind=kind, note=note))
+            count = database.clear_strikes(node, list_options.get_user_name_of_caller(), now) if kind == CLEARED else 0
+            database.add_repair(
+                Repair(node=node, at=now, who=list_options.get_user_name_of_caller(), kind=kind, note=note)
+            )
             strikes = f", {text_format.count(count, 'strike')} void" if kind == CLEARED else ""
             typer.echo(f"{node}: {kind}{strikes}{', resumed' if resume else ''}")
     typer.echo("gsub sees it after the next pass of 'slurmwrap reconcile'", err=True)
 
 
-def _resume(node: str, database: Database, config: Config) -> None:
+def _resume_node(node: str, database: Database, config: Config) -> None:
     """Through the edge, which looks at the node as it is now and lifts only a drain whose Reason is ours."""
     now = time.time()
-    because = f"slurmwrap nodes, by {list_options.me()}"
+    because = f"slurmwrap nodes, by {list_options.get_user_name_of_caller()}"
     action = SlurmAction(verb=Verb.RESUME, target=node, because=because)
     number = database.intend(None, PlannedAction(rule="drain", action=action), "act", now)
     try:
@@ -218,11 +220,11 @@ def _refuse_unknown(names: Sequence[str], history: NodeHistory, nodes: Sequence[
 # --- what is known -------------------------------------------------------------------------------------------------
 
 
-def _place() -> RecordSource:
+def _get_record_source() -> RecordSource:
     return place_of(load(os.environ), os.environ, os.geteuid())
 
 
-def _view(place: RecordSource, config: Config) -> NodeView:
+def _make_view(place: RecordSource, config: Config) -> NodeView:
     if not place.site and not place.alone:
         published = read_published(place.published, place.trusted) if place.published else None
         found = published.health if published else ()
@@ -230,8 +232,8 @@ def _view(place: RecordSource, config: Config) -> NodeView:
     if not place.database.exists():
         return NodeView()
     with Database.open(place.database, readonly=True) as database:
-        history = _history(database, config)
-    now, nodes = time.time(), _nodes(config)
+        history = _read_history(database, config)
+    now, nodes = time.time(), _read_nodes(config)
     return NodeView(
         standings=standings(history, nodes, config, now=now),
         scores=compute_node_scores(history, config.nodes, now=now),
@@ -239,11 +241,11 @@ def _view(place: RecordSource, config: Config) -> NodeView:
     )
 
 
-def _history(database: Database, config: Config) -> NodeHistory:
+def _read_history(database: Database, config: Config) -> NodeHistory:
     return database.node_history(time.time() - config.nodes.window_days * 86400)
 
 
-def _nodes(config: Config) -> tuple[Node, ...]:
+def _read_nodes(config: Config) -> tuple[Node, ...]:
     try:
         return SlurmCommands(os.environ, timeout_s=config.slurm_timeout_s).snapshot().nodes
     except SlurmError as error:
@@ -251,32 +253,34 @@ def _nodes(config: Config) -> tuple[Node, ...]:
         return ()
 
 
-def _names(hostlist: str) -> tuple[str, ...]:
-    return list_options.hosts(hostlist, _MOST)
+def _expand_names(hostlist: str) -> tuple[str, ...]:
+    return list_options.expand_hosts(hostlist, _MOST)
 
 
 # --- shown ---------------------------------------------------------------------------------------------------------
 
 
-def table(
+def format_nodes(
     rows: Sequence[dict[str, Any]], limit: int | None = None, *, columns: int = text_format.WIDTH
 ) -> tuple[str, int]:
     """One line per group of nodes that are alike, at most `limit`; and how many nodes are left out."""
     if not rows:
         return "No node is doubted.", 0
-    groups = group_alike(rows, _cells)
+    groups = group_alike(rows, _list_cells)
     head = ("~node", "status", "since", ">times", ">jobs", ">users", "~why")
-    lines = [[fold(text_format.in_order(row["node"] for row in group)), *_cells(group[0])] for group in groups[:limit]]
+    lines = [
+        [fold(text_format.in_order(row["node"] for row in group)), *_list_cells(group[0])] for group in groups[:limit]
+    ]
     return text_format.table(head, lines, indent=0, columns=columns), sum(len(group) for group in groups[len(lines) :])
 
 
-def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+def _list_cells(row: dict[str, Any]) -> tuple[str, ...]:
     since = text_format.moment(row["since"], terminal.local_zone())[5:11] if row["since"] else ""
     counted = ("", "", "") if row["ratio"] is None else (f"{row['ratio']:.1f}", str(row["jobs"]), str(row["users"]))
     return (row["shown"], since, *counted, row["reason"])
 
 
-def _row(status: str, standing: NodeStatus | None, score: NodeScore | None = None) -> dict[str, Any]:
+def _make_row(status: str, standing: NodeStatus | None, score: NodeScore | None = None) -> dict[str, Any]:
     """One node for programs. `shown`: the status that gsub acts on."""
     score = score or (standing.score if standing else None)
     published = standing is not None and standing.published
@@ -294,11 +298,11 @@ def _row(status: str, standing: NodeStatus | None, score: NodeScore | None = Non
         "expected": round(score.expected, 3) if score else None,
         "jobs": score.jobs if score else None,
         "users": score.users if score else None,
-        "reason": withheld or (_reason(health, score)),
+        "reason": withheld or (_get_reason(health, score)),
     }
 
 
-def _reason(health: NodeHealth | None, score: NodeScore | None) -> str:
+def _get_reason(health: NodeHealth | None, score: NodeScore | None) -> str:
     if health is not None and (health.status == "drained" or score is None):
         return health.reason
     return score.why if score is not None else ""
@@ -308,21 +312,21 @@ def _refuse_strangers(names: Sequence[str], view: NodeView, place: RecordSource,
     """A name that neither Slurm nor the history knows; where Slurm does not answer, nobody can say."""
     heard = {one.health.node for one in view.standings} | {one.node for one in view.scores}
     strangers = [name for name in names if name not in heard]
-    slurm = view.nodes or (_nodes(config) if strangers and not place.site else ())
+    slurm = view.nodes or (_read_nodes(config) if strangers and not place.site else ())
     unknown = [name for name in strangers if name not in {node.name for node in slurm}]
     if slurm and unknown:
         raise UsageError(f"there is no node '{unknown[0]}'", hint="slurmwrap nodes list --all", exit_code=1)
 
 
-def _told(node: str, view: NodeView, config: Config, verbose: bool) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _describe_node(node: str, view: NodeView, config: Config, verbose: bool) -> tuple[dict[str, Any], tuple[str, ...]]:
     """For programs, and the lines for people below the node's name."""
     standing = next((one for one in view.standings if one.health.node == node), None)
     score = next((one for one in view.scores if one.node == node), None)
     slurm = next((one for one in view.nodes if one.name == node), None)
     if standing is None and score is None:
-        row = {**_row("ok", None), "node": node, "reason": _NOTHING, "terms": [], "repairs": []}
+        row = {**_make_row("ok", None), "node": node, "reason": _NOTHING, "terms": [], "repairs": []}
         return row, ()
-    row = _row(standing.health.status if standing else "ok", standing, score)
+    row = _make_row(standing.health.status if standing else "ok", standing, score)
     terms = [asdict(term) for term in score.terms] if score else []
     row |= {"terms": terms, "repairs": [asdict(repair) for repair in score.repairs] if score else []}
     lines = [f"  why      {text_format.visible(row['reason'])}"]

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from slurmwrap.cli import list_options, terminal
-from slurmwrap.cli.prerun_page import changes_of, output_of, plain_row, story, table
+from slurmwrap.cli.prerun_page import changes_of, format_prerun, format_preruns, output_of, plain_row
 from slurmwrap.cli.prerun_rows import PrerunRow, rows_of
 from slurmwrap.cli.record_access import about_job, place_of
 from slurmwrap.config import find_user_state_dir, load
@@ -63,29 +63,29 @@ def list_preruns(
 
     Their files are kept for 14 days. Pre-runs of one script that ended alike share a line.
     """
-    wanted = list_options.wanted(category=category, name=name, since=since, until=until)
+    wanted = list_options.make_run_filter(category=category, name=name, since=since, until=until)
     if passed:
         _list_passed(wanted, limit, everything, as_json)
         return
     from slurmwrap.gsub.submit import watch_over
 
-    desk = _desk()
+    desk = _open_submit_context()
     watch_over(desk)
     states = tuple(one.lower() for one in wanted_states(state, failed))
     rows = [row for row in rows_of(desk) if _is_meant(row, wanted, states)]
     rows = [row for row in rows if not running or (row.verdict is None and row.state != "lost")]
     rows = [row for row in rows if not job or job in (row.real_job, row.prerun_job)]
     if as_json:
-        shown, more = list_options.cut(rows, limit, everything)
+        shown, more = list_options.cut_rows(rows, limit, everything)
         list_options.say_list("preruns", [plain_row(row) for row in shown], "", as_json=True, more=more)
         return
-    text, more = table(rows, time.time(), None if everything else limit, columns=terminal.columns())
+    text, more = format_preruns(rows, time.time(), None if everything else limit, columns=terminal.columns())
     list_options.say_list("preruns", (), text, as_json=False, more=more)
 
 
 def wanted_states(state: str, failed: bool) -> tuple[str, ...]:
     """The words of --state, with --failed as one of them."""
-    return (*list_options.several(state), *((Outcome.FAIL.value,) if failed else ()))
+    return (*list_options.split_list(state), *((Outcome.FAIL.value,) if failed else ()))
 
 
 def _is_meant(row: PrerunRow, wanted: RunFilter, states: tuple[str, ...]) -> bool:
@@ -103,10 +103,10 @@ def _is_meant(row: PrerunRow, wanted: RunFilter, states: tuple[str, ...]) -> boo
 def _list_passed(wanted: RunFilter, limit: int, everything: bool, as_json: bool) -> None:
     """Fingerprints whose newest pre-run passed and was not cleared since: the next submission has none."""
     state = UserState(find_user_state_dir(os.environ))
-    marks = {*state.fingerprints(), *(row.spec.fingerprint for row in rows_of(_desk()))}
+    marks = {*state.fingerprints(), *(row.spec.fingerprint for row in rows_of(_open_submit_context()))}
     records = [record for mark in marks if (record := state.passed(mark)) is not None]
     found = sorted((r for r in records if r.at >= (wanted.since or 0.0)), key=lambda r: r.at, reverse=True)
-    shown, more = list_options.cut(found, limit, everything)
+    shown, more = list_options.cut_rows(found, limit, everything)
     now = time.time()
     rows = [
         {"fingerprint": one.fingerprint, "job_id": one.job_id, "prerun_job_id": one.prerun_job_id, "at": one.at}
@@ -127,16 +127,20 @@ def show(
     as_json: list_options.AsJson = False,
 ) -> None:
     """Show one pre-run: its verdict with findings and evidence, what it changed, and the end of its output."""
-    desk = _desk()
-    row = _one(which, rows_of(desk))
+    desk = _open_submit_context()
+    row = _find_prerun(which, rows_of(desk))
     if follow_it and row.verdict is None and row.prerun_job is not None:
         follow(row.directory, row.prerun_job, desk, Console.of_terminal("slurmwrap"))
-        row = _one(row.directory.name, rows_of(desk))
+        row = _find_prerun(row.directory.name, rows_of(desk))
     changes = changes_of(row)
     if as_json:
-        typer.echo(list_options.envelope("prerun", {**plain_row(row), "changes": changes, "output": output_of(row)}))
+        typer.echo(
+            list_options.format_json_document(
+                "prerun", {**plain_row(row), "changes": changes, "output": output_of(row)}
+            )
+        )
         return
-    typer.echo(story(row, changes, terminal.painter(), time.time()))
+    typer.echo(format_prerun(row, changes, terminal.painter(), time.time()))
 
 
 @app.command("forget", hidden=True)  # its name until there was one word for all
@@ -159,13 +163,13 @@ def clear(
 # --- which ---------------------------------------------------------------------------------------------------------
 
 
-def _desk() -> SubmitContext:
+def _open_submit_context() -> SubmitContext:
     from slurmwrap.gsub.submit import open_desk  # here: no other command shall pay for gsub's imports
 
     return open_desk(load(os.environ), os.environ, Console.of_terminal("slurmwrap"))
 
 
-def _one(which: str, rows: tuple[PrerunRow, ...]) -> PrerunRow:
+def _find_prerun(which: str, rows: tuple[PrerunRow, ...]) -> PrerunRow:
     if not rows:
         raise SlurmwrapError(
             "there is no pre-run of yours", hint="gsub --prerun=only SCRIPT makes one and nothing else"
@@ -185,7 +189,9 @@ def _one(which: str, rows: tuple[PrerunRow, ...]) -> PrerunRow:
 
 def _of_name(what: str) -> frozenset[str]:
     if len(what) >= 12 and all(c in "0123456789abcdef" for c in what) and not what.isdecimal():
-        marks = {row.spec.fingerprint for row in rows_of(_desk()) if row.spec.fingerprint.startswith(what)}
+        marks = {
+            row.spec.fingerprint for row in rows_of(_open_submit_context()) if row.spec.fingerprint.startswith(what)
+        }
         if marks or len(what) == 64:
             return frozenset(marks or {what})
         raise UsageError(
@@ -195,7 +201,7 @@ def _of_name(what: str) -> frozenset[str]:
         raise UsageError(f"'{what}' is neither a job id nor a fingerprint", hint="slurmwrap prerun list shows both")
     known = about_job(place_of(load(os.environ), os.environ, os.geteuid()), what)
     marks = {p.fingerprint for p in known.preruns} | {s.fingerprint for s in known.submissions}
-    rows = rows_of(_desk())
+    rows = rows_of(_open_submit_context())
     marks |= {row.spec.fingerprint for row in rows if int(what) in (row.real_job, row.prerun_job)}
     if not marks - {""}:
         raise UsageError(f"no pre-run of job {what} is known", hint="slurmwrap prerun list shows them", exit_code=1)
@@ -211,7 +217,7 @@ def _of_script(script: Path, state: UserState) -> frozenset[str]:
     same = state.submitted(hashlib.sha256(content).hexdigest())
     path = str(script.absolute())
     marks = {s.fingerprint for s in same}
-    marks |= {row.spec.fingerprint for row in rows_of(_desk()) if row.spec.script_name == path}
+    marks |= {row.spec.fingerprint for row in rows_of(_open_submit_context()) if row.spec.script_name == path}
     if not marks - {""}:
         raise UsageError(
             f"nothing of {script} was pre-run, as far as is known", hint="slurmwrap prerun list", exit_code=1

@@ -25,28 +25,28 @@ from slurmwrap.report.text_style import TextStyle
 _TAIL_LINES = 12
 
 
-def table(
+def format_preruns(
     rows: Sequence[PrerunRow], now: float, limit: int | None = None, *, columns: int = text_format.WIDTH
 ) -> tuple[str, int]:
     """One line per pre-run, those of one script that ended alike on one; and how many are left out."""
     if not rows:
         return "No pre-run.", 0
     head = (">job", ">pre-run", "~script", "state", ">steps", ">took", ">age", "~reason")
-    groups = group_alike(rows, _same)
-    lines = [_cells(group, now) for group in groups[:limit]]
+    groups = group_alike(rows, _make_fold_key)
+    lines = [_list_cells(group, now) for group in groups[:limit]]
     note = "\n* waited for the pre-run of an earlier job" if any(row.attached for row in rows) else ""
     left = sum(map(len, groups[len(lines) :]))
     return text_format.table(head, lines, indent=0, columns=columns) + note, left
 
 
-def _same(row: PrerunRow) -> tuple[object, ...]:
+def _make_fold_key(row: PrerunRow) -> tuple[object, ...]:
     """A sweep's pre-runs: one script, one end."""
     told = (row.verdict.category, row.verdict.reason) if row.verdict else ()
     own = () if row.verdict or row.attached else (row.directory,)
     return (row.spec.script_name, row.state, told, row.attached, *own)
 
 
-def _cells(group: Sequence[PrerunRow], now: float) -> list[str]:
+def _list_cells(group: Sequence[PrerunRow], now: float) -> list[str]:
     row = group[0]
     steps = [one.verdict.steps for one in group if one.verdict]
     took = [one.verdict.seconds for one in group if one.verdict]
@@ -63,7 +63,7 @@ def _cells(group: Sequence[PrerunRow], now: float) -> list[str]:
     ]
 
 
-def story(row: PrerunRow, changes: list[Mapping[str, Any]], paint: Paint, now: float) -> str:
+def format_prerun(row: PrerunRow, changes: list[Mapping[str, Any]], paint: Paint, now: float) -> str:
     """Everything about one pre-run, 80 columns wide where the text is ours."""
     head = f"PRE-RUN {row.prerun_job or ''} of {text_format.visible(row.spec.script_name)}"
     if row.real_job is not None:
@@ -88,7 +88,7 @@ def story(row: PrerunRow, changes: list[Mapping[str, Any]], paint: Paint, now: f
         )
     if changes:
         lines += ["", paint("WHAT IT DID", "bold")]
-        lines += [text_format.wrapped(_change(change), indent="  ", hanging="    ") for change in changes]
+        lines += [text_format.wrapped(_format_change(change), indent="  ", hanging="    ") for change in changes]
     if output := output_of(row):
         lines += ["", paint("ITS OUTPUT ENDS", "bold"), *(f"  | {text_format.visible(line)}" for line in output)]
     lines += ["", f"  files  {text_format.visible(str(row.directory))}"]
@@ -114,7 +114,7 @@ def _verdict_lines(verdict: Verdict) -> list[str]:
     return [*lines, *format_citations(verdict.evidence, TextStyle(columns=terminal.columns()))]
 
 
-def _change(change: Mapping[str, Any]) -> str:
+def _format_change(change: Mapping[str, Any]) -> str:
     asked = f"{change.get('option')}={change.get('new')}" if change.get("option") else ""
     refused = f"; Slurm refused: {change['error']}" if change.get("error") else ""
     return f"{change.get('verb')} {change.get('target')} {asked}".rstrip() + f" ({change.get('reason')}){refused}"

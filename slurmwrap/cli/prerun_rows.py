@@ -41,14 +41,14 @@ class PrerunRow:
 def rows_of(desk: SubmitContext) -> tuple[PrerunRow, ...]:
     """All that left files, newest first."""
     flights = desk.flights or PrerunRegistry(find_user_state_dir(os.environ))
-    found = [row for path in flights.trials() if (row := _read(path))]
+    found = [row for path in flights.trials() if (row := _read_row(path))]
     if any(row.state == "" for row in found):
         word = _slurms_word(desk)
         found = [_with_state(row, word) for row in found]
     return tuple(sorted(found, key=lambda row: row.at, reverse=True))
 
 
-def _read(directory: Path) -> PrerunRow | None:
+def _read_row(directory: Path) -> PrerunRow | None:
     """What its files say; `state` "" where Slurm has to be asked."""
     try:
         spec = spec_from_json(json.loads((directory / "spec.json").read_bytes()))

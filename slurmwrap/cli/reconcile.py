@@ -66,10 +66,12 @@ def reconcile(
         edges = replace(edges, slurm=slurm, say=log.note)
         house = Housekeeping(database, config, site=site, say=log.note)
         if watch:
-            _watch(edges, place / "controller" / "wake", poll or (SITE_POLL_S if site else USER_POLL_S), log, house)
+            _run_service(
+                edges, place / "controller" / "wake", poll or (SITE_POLL_S if site else USER_POLL_S), log, house
+            )
         else:
             summary = reconcile_once(edges)
-            log.tell_all(_told(summary))
+            log.tell_all(_list_pass_events(summary))
             house.after(summary, time.time())
     if not site:
         _look_after_preruns(config, voice)
@@ -101,7 +103,7 @@ def _named_uid(user: str) -> int:
         return -1
 
 
-def _watch(edges: Services, wake: Path, poll_s: float, log: EventLog, house: Housekeeping) -> None:
+def _run_service(edges: Services, wake: Path, poll_s: float, log: EventLog, house: Housekeeping) -> None:
     stopping: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, frame: stopping.append(received))
@@ -111,14 +113,14 @@ def _watch(edges: Services, wake: Path, poll_s: float, log: EventLog, house: Hou
         poll_s=poll_s,
         woken=_wake_time(wake),
         stopped=lambda: bool(stopping),
-        report=lambda summary: _passed(summary, log, wake.parent.parent, house),
+        report=lambda summary: _report_pass(summary, log, wake.parent.parent, house),
     )
     log.tell(Event(kind=EventKind.STOPPED, text="stopped"))
 
 
-def _passed(summary: PassSummary, log: EventLog, place: Path, house: Housekeeping) -> None:
+def _report_pass(summary: PassSummary, log: EventLog, place: Path, house: Housekeeping) -> None:
     beat(place, time.time())  # for the watchdog: a pass was whole
-    log.tell_all(_told(summary, quiet=True))
+    log.tell_all(_list_pass_events(summary, quiet=True))
     house.after(summary, time.time())
 
 
@@ -134,7 +136,7 @@ def _wake_time(wake: Path) -> Callable[[], int]:
     return read
 
 
-def _told(summary: PassSummary, *, quiet: bool = False) -> tuple[Event, ...]:
+def _list_pass_events(summary: PassSummary, *, quiet: bool = False) -> tuple[Event, ...]:
     """What a pass did; `quiet`: without its sum."""
     refused = summary.ingested.refused
     return (

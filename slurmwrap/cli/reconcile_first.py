@@ -41,8 +41,8 @@ def look_first(place: RecordSource, config: Config, *, although_site: bool = Fal
     if site_works and not although_site:
         return ""
     try:
-        with _bounded():
-            return _pass(place, config if place.published is None else _only_looking(config))
+        with _limit_time():
+            return _run_pass(place, config if place.published is None else _only_looking(config))
     except _TooLong:
         return f"Slurm did not give all answers within {BOUND_S:.0f} s: what is stored is shown"
     except SlurmError as error:
@@ -75,7 +75,7 @@ def _only_looking(config: Config) -> Config:
     return replace(config, rules=dict.fromkeys(RULES, "observe"))
 
 
-def _pass(place: RecordSource, config: Config) -> str:
+def _run_pass(place: RecordSource, config: Config) -> str:
     from slurmwrap.console import Console
     from slurmwrap.host.lock import hold_exclusive_lock
     from slurmwrap.reconcile import reconcile_once
@@ -101,7 +101,7 @@ def _pass(place: RecordSource, config: Config) -> str:
 
 
 @contextmanager
-def _bounded() -> Iterator[None]:
+def _limit_time() -> Iterator[None]:
     """_TooLong after BOUND_S; a line on a terminal while it takes. Only in the main thread, where signals arrive."""
     began, shown = time.monotonic(), sys.stderr.isatty()
 

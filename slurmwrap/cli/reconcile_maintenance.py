@@ -70,10 +70,10 @@ class Housekeeping:
         retention.rewrite(self._path, now)
 
     def _write(self, summary: PassSummary, now: float) -> None:
-        from slurmwrap.cli.metrics.metric_families import figures
-        from slurmwrap.cli.metrics.metrics_command import text_of, write
+        from slurmwrap.cli.metrics.metric_families import collect_families
+        from slurmwrap.cli.metrics.metrics_command import text_of, write_textfile
 
         newest = Round(at=now, seconds=summary.took_s, errors=len(summary.errors))
         with Database.open(self._path, readonly=True) as database:
-            text = text_of(figures(database, self._config, now, newest))
-        write(Path(self._config.metrics.textfile), text)
+            text = text_of(collect_families(database, self._config, now, newest))
+        write_textfile(Path(self._config.metrics.textfile), text)

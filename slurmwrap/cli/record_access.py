@@ -98,13 +98,13 @@ def about_job(place: RecordSource, address: str, cluster: str = "") -> JobRecord
     it is known; the others that share a home have a job of that id too."""
     head = address.split("_")[0]
     number = int(head) if head.isdecimal() and len(head) < 19 else -1
-    known = _merged(place, lambda database: _of_job(database, address, number), address=address, number=number)
+    known = _merge_records(place, lambda database: _of_job(database, address, number), address=address, number=number)
     return of_cluster(known, cluster) if cluster else known
 
 
 def of_period(place: RecordSource, since: float) -> JobRecords:
     """Runs that ended since then (Unix seconds) or not yet; submissions and pre-runs also of a month before it."""
-    return _merged(place, lambda database: _of_period(database, since), since=since - BEFORE_S)
+    return _merge_records(place, lambda database: _of_period(database, since), since=since - BEFORE_S)
 
 
 def _of_job(database: Database, address: str, number: int) -> JobRecords:
@@ -149,7 +149,7 @@ def _of_period(database: Database, since: float) -> JobRecords:
     )
 
 
-def _merged(
+def _merge_records(
     place: RecordSource,
     read: Callable[[Database], JobRecords],
     *,
@@ -175,8 +175,8 @@ def _with_spool(known: JobRecords, place: RecordSource, number: int | None, sinc
     except StoreError as error:
         return replace(known, notes=(*known.notes, str(error)))
     items = [item for item in found if isinstance(item, Observation) and item.at >= since]
-    submissions = _readable(Submission, Context.SUBMIT, "submission", items)
-    preruns = _readable(PrerunRecord, Context.PRERUN, "prerun", items)
+    submissions = _list_readable(Submission, Context.SUBMIT, "submission", items)
+    preruns = _list_readable(PrerunRecord, Context.PRERUN, "prerun", items)
     if number is not None:
         submissions = [s for s in submissions if number in (s.job_id, s.prerun_job_id)]
         ids = {number, *(s.job_id for s in (*submissions, *known.submissions))}
@@ -188,7 +188,7 @@ def _with_spool(known: JobRecords, place: RecordSource, number: int | None, sinc
     )
 
 
-def _readable(kind: type[T], context: Context, key: str, items: Iterable[Observation]) -> list[T]:
+def _list_readable(kind: type[T], context: Context, key: str, items: Iterable[Observation]) -> list[T]:
     found = []
     for item in items:
         if item.context is context:
@@ -202,7 +202,7 @@ def _with_sealed(known: JobRecords, place: RecordSource, address: str, number: i
     if place.published is None:
         return known
     try:
-        sealed = _sealed(known, place, address, number)
+        sealed = _read_sealed(known, place, address, number)
     except StoreError as error:
         return replace(known, notes=(*known.notes, f"the site's diagnoses cannot be read: {error}"))
     theirs = {record.attempt for record, _ in sealed}
@@ -216,16 +216,16 @@ def _with_sealed(known: JobRecords, place: RecordSource, address: str, number: i
     )
 
 
-def _sealed(known: JobRecords, place: RecordSource, address: str, number: int | None) -> list[_Told]:
+def _read_sealed(known: JobRecords, place: RecordSource, address: str, number: int | None) -> list[_Told]:
     """By job id where it is known. A task's raw id is not: then, and for a whole period, the newest are tried."""
     ids = {s.job_id for s in known.submissions} | ({number} if number is not None else set())
-    found = [one for job_id in sorted(ids)[-_SCANNED:] for one in _opened(place, job_id)]
+    found = [one for job_id in sorted(ids)[-_SCANNED:] for one in _open_sealed(place, job_id)]
     if number is None or "_" in address or not found or any("_" in record.address for record, _ in found):
-        found += _opened(place, None)
+        found += _open_sealed(place, None)
     return list({record.attempt: (record, actions) for record, actions in found if record.uid == place.uid}.values())
 
 
-def _opened(place: RecordSource, job_id: int | None) -> list[_Told]:
+def _open_sealed(place: RecordSource, job_id: int | None) -> list[_Told]:
     assert place.published is not None
     found = []
     for plain in read_why(place.published, job_id, place.unseal, place.trusted, limit=_SCANNED):

@@ -43,7 +43,7 @@ def finding_runs(
     """The newest `limit` runs, and as many that never began; None: all. `as_listed`: of runs what a list shows, where
     that is less to read. StoreError."""
     if not place.site:
-        yield _among(of_period(place, wanted.since or 0.0), wanted, limit)
+        yield _select_runs(of_period(place, wanted.since or 0.0), wanted, limit)
         return
     with Database.open(place.database, readonly=True) as database:
         yield _in_site(database, wanted, limit, as_listed)
@@ -88,7 +88,7 @@ def _of_runs_alone(wanted: RunFilter) -> bool:
     return bool(wanted.accounts or wanted.partitions or wanted.decisions or wanted.states or wanted.nodes)
 
 
-def _among(known: JobRecords, wanted: RunFilter, limit: int | None) -> FoundRuns:
+def _select_runs(known: JobRecords, wanted: RunFilter, limit: int | None) -> FoundRuns:
     trials = {(s.cluster, s.prerun_job_id) for s in known.submissions}
     trials |= {(p.cluster, p.prerun_job_id) for p in known.preruns}
     ended_early = list_stopped_jobs(known.preruns)
@@ -179,7 +179,7 @@ def _standing_rows(database: Database, keys: Sequence[Key]) -> list[JobRow]:
 
 
 def _rows_of(known: JobRecords, wanted: RunFilter) -> list[JobRow]:
-    meant = _among(known, wanted, None).runs
+    meant = _select_runs(known, wanted, None).runs
     keys = dict.fromkeys((run.attempt.cluster, run.attempt.job_id) for run in meant)
     asked = {(s.cluster, s.job_id): s for s in sorted(known.submissions, key=lambda s: s.at)}
     rows = []

@@ -62,7 +62,7 @@ class SpoolFiles:
 @app.command("list")
 def list_spool(user: list_options.User = "", as_json: list_options.AsJson = False) -> None:
     """List files that wait and files that were not believed, by spool and owner."""
-    wanted = list_options.several(user)
+    wanted = list_options.split_list(user)
     rows = [one for one in _heaps() if not wanted or one.owner in wanted]
     list_options.say_list("spool", [asdict(one) for one in rows], _table(rows), as_json=as_json)
 
@@ -70,7 +70,7 @@ def list_spool(user: list_options.User = "", as_json: list_options.AsJson = Fals
 @app.command()
 def show(user: list_options.User = "", as_json: list_options.AsJson = False) -> None:
     """Show what was not believed: whose files, how many, why, and the newest one's name."""
-    place, wanted = _place(), list_options.several(user)
+    place, wanted = _place(), list_options.split_list(user)
     counts = []
     if place.database.exists():
         with Database.open(place.database, readonly=True) as database:

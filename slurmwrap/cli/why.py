@@ -13,8 +13,8 @@ from typing import Annotated
 import typer
 
 from slurmwrap.cli import terminal
-from slurmwrap.cli.cluster_of_job import cluster_here, known_here
-from slurmwrap.cli.list_options import envelope
+from slurmwrap.cli.cluster_of_job import cluster_here, find_records_of_cluster
+from slurmwrap.cli.list_options import format_json_document
 from slurmwrap.cli.reconcile_first import look_first
 from slurmwrap.cli.record_access import JobRecords, RecordSource, about_job, place_of
 from slurmwrap.cli.run_queries import last_failed
@@ -69,11 +69,11 @@ def why(
     if not address:
         _say(_none(place, unseen))
         return
-    known = about_job(place, address, cluster) if cluster else known_here(place, address, config)
+    known = about_job(place, address, cluster) if cluster else find_records_of_cluster(place, address, config)
     note(known)
     story = _with_slurm(story_of_job(address, known, config, place), place, config)
     if as_json:
-        typer.echo(envelope("why", {**plain_story(story), "next": to_json_dict(find_next_step(story))}))
+        typer.echo(format_json_document("why", {**plain_story(story), "next": to_json_dict(find_next_step(story))}))
         return
     page = format_job_report(
         story,

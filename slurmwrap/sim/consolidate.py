@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from slurmwrap.sim.arrays import Bools, Ints
-from slurmwrap.sim.pool import fitting
+from slurmwrap.sim.pool import select_fitting
 
 Spot = tuple[Ints, Ints]  # servers, and GPUs on each
 
@@ -56,7 +56,7 @@ class Places:
     def lease(self, order: Ints, *, in_turn: bool) -> tuple[Bools, Ints]:
         self._rank[order] = np.arange(len(order))
         gpus, tied = self.gpus[order], self.tied[order].astype(np.int64)
-        self._counted[order] = fitting(gpus, self.count * self.size, in_turn=in_turn)
+        self._counted[order] = select_fitting(gpus, self.count * self.size, in_turn=in_turn)
         runs = self._holds[order]
         displaced: list[int] = []
         hopeless = np.full(2, np.iinfo(np.int64).max)  # who needs so many GPUs or more has no place: untied, tied
@@ -120,7 +120,7 @@ class Places:
 
     def _find(self, number: int, free: Ints) -> Spot | None:
         gpus = int(self.gpus[number])
-        return together(free, gpus, self.size) if self.tied[number] else anywhere(free, gpus)
+        return place_together(free, gpus, self.size) if self.tied[number] else place_anywhere(free, gpus)
 
     def _take(self, number: int, spot: Spot) -> None:
         servers, held = spot
@@ -130,7 +130,7 @@ class Places:
         self._server, self._held = np.concatenate((self._server, servers)), np.concatenate((self._held, held))
 
 
-def together(free: Ints, gpus: int, size: int) -> Spot | None:
+def place_together(free: Ints, gpus: int, size: int) -> Spot | None:
     """On as few servers as can be; None: it must wait. `free`: GPUs of each server; `size`: of an idle one."""
     full, rest = divmod(gpus, size)
     idle = np.flatnonzero(free == size)[:full] if full else np.empty(0, dtype=np.int64)
@@ -146,7 +146,7 @@ def together(free: Ints, gpus: int, size: int) -> Spot | None:
     return np.append(idle, last), np.append(np.full(full, size), rest)
 
 
-def anywhere(free: Ints, gpus: int) -> Spot | None:
+def place_anywhere(free: Ints, gpus: int) -> Spot | None:
     """On any servers, those with fewest free GPUs first; None: there are not so many."""
     if int(free.sum()) < gpus:
         return None

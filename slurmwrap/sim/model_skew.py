@@ -30,7 +30,7 @@ SKEW: Mapping[str, float] = {
 }
 
 
-def tied(
+def select_tied_jobs(
     jobs: Sequence[SimJob], placement: str, profiles: Mapping[str, ResourceProfile], limit: float = LIMIT
 ) -> Bools:
     """Which jobs wait for as few servers as can be. A skew that nobody knows is taken to be low.

@@ -28,7 +28,7 @@ class TimeSummary:
     preemptions: int
 
 
-def summarise(
+def summarize_outcome(
     jobs: Sequence[SimJob], outcome: SimOutcome, servers: Sequence[Server], window: range | None = None
 ) -> TimeSummary:
     """`window`: of the jobs' numbers, whom the JCT is measured of; None: all. ValueError where none of them ended."""
@@ -45,16 +45,16 @@ def summarise(
         makespan_s=span,
         mean_jct_s=fmean(jcts),
         median_jct_s=median(jcts),
-        p95_jct_s=percentile(jcts, 95),
-        p99_jct_s=percentile(jcts, 99),
+        p95_jct_s=compute_percentile(jcts, 95),
+        p99_jct_s=compute_percentile(jcts, 99),
         mean_queueing_s=fmean(waits),
-        p99_queueing_s=percentile(waits, 99),
+        p99_queueing_s=compute_percentile(waits, 99),
         gpu_utilisation=held / max(1e-9, span * sum(server.gpus for server in servers)),
         preemptions=outcome.preemptions,
     )
 
 
-def percentile(ordered: Sequence[float], part: float) -> float:
+def compute_percentile(ordered: Sequence[float], part: float) -> float:
     """Of sorted values, linear between the two closest ranks, as numpy.percentile does by default (Synergy's way)."""
     at = (len(ordered) - 1) * part / 100
     low = floor(at)

@@ -145,7 +145,7 @@ def topology_of(names: Sequence[str], servers_per_leaf: int | None) -> Topology:
     return Topology(switches=(*leaves, core), source="tree")
 
 
-def planned(
+def plan_like_gsub(
     request: JobRequest, profile: ResourceProfile | None, snapshot: Snapshot, health: Sequence[NodeHealth] = ()
 ) -> PlacementPlan:
     """What gsub would ask for, were it called now."""

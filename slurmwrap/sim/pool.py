@@ -58,7 +58,7 @@ class LeasePool:
 
     def lease(self, order: Ints, *, in_turn: bool) -> tuple[Bools, Ints]:
         gpus = self.gpus[order]
-        runs = fitting(gpus, self.total, in_turn=in_turn)
+        runs = select_fitting(gpus, self.total, in_turn=in_turn)
         self.free = self.total - int(gpus[runs].sum())
         return runs, order[:0]
 
@@ -70,7 +70,7 @@ class LeasePool:
         return -(-self.gpus[numbers] // self.per_server)
 
 
-def fitting(gpus: Ints, free: int, *, in_turn: bool) -> Bools:
+def select_fitting(gpus: Ints, free: int, *, in_turn: bool) -> Bools:
     """Which jobs get their GPUs. `gpus`: of each, highest priority first; `free`: how many there are.
 
     As many steps as there are sizes of jobs, not as there are jobs.

@@ -13,7 +13,7 @@ from slurmwrap.sim.mechanism.mechanism import Mechanism
 from slurmwrap.sim.mechanism.mechanism_registry import habits_of, mechanism_of
 from slurmwrap.sim.model_skew import SKEW
 from slurmwrap.sim.outcome import Progress, SimOutcome
-from slurmwrap.sim.outcome_measures import TimeSummary, summarise
+from slurmwrap.sim.outcome_measures import TimeSummary, summarize_outcome
 from slurmwrap.sim.queue.policy_registry import SAME, policy_of
 from slurmwrap.sim.queue.queue_policy import Policy
 from slurmwrap.sim.sim_job import SimJob
@@ -40,21 +40,21 @@ class Simulation:
     promote: float | None = None  # for las and gittins: see sim.queue.registry
 
 
-def simulate(simulation: Simulation, progress: Progress | None = None) -> tuple[SimOutcome, TimeSummary]:
+def run_simulation(simulation: Simulation, progress: Progress | None = None) -> tuple[SimOutcome, TimeSummary]:
     """Plays it to the end. ValueError for a word that nobody knows, TraceError for a job that can never run."""
-    outcome = _played(simulation, progress)
-    return outcome, summarise(simulation.jobs, outcome, simulation.servers, simulation.window)
+    outcome = _play_simulation(simulation, progress)
+    return outcome, summarize_outcome(simulation.jobs, outcome, simulation.servers, simulation.window)
 
 
-def _played(asked: Simulation, progress: Progress | None) -> SimOutcome:
+def _play_simulation(asked: Simulation, progress: Progress | None) -> SimOutcome:
     word = SAME.get(asked.policy, asked.policy)
     policy = policy_of(word, asked.jobs, thresholds=asked.las_thresholds, promote=asked.promote)
-    mechanism = _mechanism(asked, word)
+    mechanism = _make_mechanism(asked, word)
     if asked.mode == "slurm":
         return _in_slurm(asked, policy, mechanism, progress)
     if asked.mode != "rounds":
         raise ValueError(f"there is no mode '{asked.mode}': {', '.join(MODES)}")
-    return rounds_engine.play(
+    return rounds_engine.play_rounds(
         asked.jobs,
         asked.servers,
         policy,
@@ -68,7 +68,7 @@ def _played(asked: Simulation, progress: Progress | None) -> SimOutcome:
     )
 
 
-def _mechanism(asked: Simulation, policy: str) -> Mechanism:
+def _make_mechanism(asked: Simulation, policy: str) -> Mechanism:
     return mechanism_of(
         asked.mechanism,
         leases=asked.mode == "rounds",
@@ -81,7 +81,7 @@ def _in_slurm(asked: Simulation, policy: Policy, mechanism: Mechanism, progress:
     """`proportional` is plain Slurm: each job keeps what it asks for."""
     if asked.mechanism not in IN_SLURM:
         raise ValueError(f"'{asked.mechanism}' needs leases that end: {' or '.join(IN_SLURM)} in the mode slurm")
-    return engines.play(
+    return engines.play_backfill(
         asked.jobs,
         asked.servers,
         world=engines.SchedulerParams(),

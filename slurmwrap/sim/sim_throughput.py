@@ -27,26 +27,26 @@ def points_of(profiles: Mapping[str, ResourceProfile], server: Server) -> Points
 
 def share_work_s(job: SimJob, speeds: Sequence[SpeedPoint], server: Server) -> float:
     """Seconds that the job would run at its proportional share of a `server`."""
-    ran_at = find_speed(speeds, *asked(job, server))
-    at_share = find_speed(speeds, *share(server))
+    ran_at = find_speed(speeds, *compute_requested(job, server))
+    at_share = find_speed(speeds, *compute_share(server))
     return job.work_s * ran_at / at_share if ran_at > 0 and at_share > 0 else job.work_s
 
 
-def share(server: Server) -> tuple[float, int]:
+def compute_share(server: Server) -> tuple[float, int]:
     """CPUs and MiB per GPU that fall to each GPU of a `server`."""
     return server.cpus / server.gpus, server.mem_mib // server.gpus
 
 
-def asked(job: SimJob, server: Server) -> tuple[float, int]:
+def compute_requested(job: SimJob, server: Server) -> tuple[float, int]:
     """CPUs and MiB per GPU that the job asks for; its share where it does not say."""
-    cpus, memory = share(server)
+    cpus, memory = compute_share(server)
     return (
         cpus if job.cpus is None else job.cpus / job.gpus,
         memory if job.mem_mib is None else job.mem_mib // job.gpus,
     )
 
 
-def shape(job: SimJob, server: Server, most: int | None = None) -> tuple[int, int]:
+def compute_job_shape(job: SimJob, server: Server, most: int | None = None) -> tuple[int, int]:
     """Nodes and GPUs on each: as asked where that fits, else the fewest equal parts that do.
 
     `most`: so many servers there are. Three GPUs make no equal parts on two servers of two: then the job has the fewest
@@ -65,8 +65,8 @@ def claim_of(job: SimJob, speeds: tuple[SpeedPoint, ...], server: Server, most: 
 
     `most`: servers that there are, for a mechanism that gives equal parts only.
     """
-    nodes, gpus = shape(job, server, most)
-    cpus, memory = asked(job, server) if speeds else share(server)
+    nodes, gpus = compute_job_shape(job, server, most)
+    cpus, memory = compute_requested(job, server) if speeds else compute_share(server)
     return JobDemand(
         job=str(job.number),
         gpus_per_node=gpus,

@@ -12,7 +12,7 @@ import nights
 import pytest
 from waiting import allow
 
-from slurmwrap.cli.report.report_output import rendered
+from slurmwrap.cli.report.report_output import render_report
 from slurmwrap.report.headline import build_page
 from slurmwrap.report.report_html import index, mail
 
@@ -65,12 +65,12 @@ def shown(window: tuple[Page, list[str]], tmp_path: Path) -> Iterator[Shown]:
 
 @pytest.fixture(scope="module")
 def full() -> str:
-    return rendered(nights.full(), "html", None)
+    return render_report(nights.full(), "html", None)
 
 
 @pytest.fixture(scope="module")
 def hostile() -> str:
-    return rendered(nights.hostile(nights.HOSTILE + "W" * 500), "html", None)
+    return render_report(nights.hostile(nights.HOSTILE + "W" * 500), "html", None)
 
 
 def wider(page: Page) -> dict[int, object]:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from slurmwrap.cli.history import page
+from slurmwrap.cli.history import format_history
 from slurmwrap.cli.run_queries import FoundRuns, sums_of
 from slurmwrap.errors import UsageError
 from slurmwrap.model.evidence import Diagnosis, RunKey
@@ -106,7 +106,7 @@ BASE = JobRun(
 
 def told(*runs: JobRun, each: bool = False) -> list[str]:
     found = FoundRuns(runs=runs, sums=sums_of(runs))
-    return page(found, UTC, limit=None, each=each).splitlines()
+    return format_history(found, UTC, limit=None, each=each).splitlines()
 
 
 def test_tasks_that_ended_alike_share_a_line_and_users_are_shown_only_where_they_differ() -> None:

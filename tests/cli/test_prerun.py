@@ -15,7 +15,7 @@ import pytest
 from fakes import START, FakeClock, FakeSlurm, job
 from typer.testing import Result
 
-from slurmwrap.cli.prerun_page import story
+from slurmwrap.cli.prerun_page import format_prerun
 from slurmwrap.cli.prerun_rows import PrerunRow, rows_of
 from slurmwrap.config import Config
 from slurmwrap.console import Console
@@ -163,7 +163,7 @@ def test_show_tells_what_was_asked_of_slurm_and_what_slurm_refused(tmp_path: Pat
     row = PrerunRow(directory=tmp_path, spec=spec, at=0.0, state="fail", verdict=FAILED, prerun_job=14)
     cancelled = {"verb": "scancel", "target": "11", "reason": "its pre-run failed"}
     later = {"verb": "update_job", "target": "11", "option": "StartTime", "new": "now", "reason": "it passed"}
-    told = story(row, [cancelled, {**later, "error": "Job is over"}], lambda text, *styles: text, 60.0)
+    told = format_prerun(row, [cancelled, {**later, "error": "Job is over"}], lambda text, *styles: text, 60.0)
     assert "  scancel 11 (its pre-run failed)\n" in told
     assert "  update_job 11 StartTime=now (it passed); Slurm refused: Job is over\n" in told
 

@@ -25,7 +25,7 @@ class Passes:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.rules: list[str] = []
-        monkeypatch.setattr(reconcile_first, "_pass", self.look)
+        monkeypatch.setattr(reconcile_first, "_run_pass", self.look)
 
     def look(self, place: RecordSource, config: Config) -> str:
         self.rules += sorted(set(config.rules.values()))
@@ -67,7 +67,7 @@ def test_a_slurm_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: pyt
         while True:
             time.sleep(0.01)
 
-    monkeypatch.setattr(reconcile_first, "_pass", look)
+    monkeypatch.setattr(reconcile_first, "_run_pass", look)
     monkeypatch.setattr(reconcile_first, "BOUND_S", 0.05)
     monkeypatch.setattr(reconcile_first, "SHOWN_AFTER_S", 0.01)
     assert look_first(place(tmp_path), CONFIG).startswith("Slurm did not give all answers within ")
@@ -79,7 +79,7 @@ def test_what_keeps_from_looking_is_named(tmp_path: Path, monkeypatch: pytest.Mo
 
     where = place(tmp_path)
     with monkeypatch.context() as patched:
-        patched.setattr(reconcile_first, "_pass", away)
+        patched.setattr(reconcile_first, "_run_pass", away)
         assert look_first(where, CONFIG).startswith("Slurm could not be asked (squeue: no answer within 4 s)")
     monkeypatch.setattr("slurmwrap.slurm.commands.SlurmCommands.cluster_name", lambda self: "lab")
     monkeypatch.setattr(reconcile_first, "_PAUSE_S", 0.0)

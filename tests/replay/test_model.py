@@ -28,7 +28,7 @@ def jobs(*works: float) -> tuple[SimJob, ...]:
 @pytest.mark.parametrize("seeds", [(1, 2), pytest.param((1, 2, 3, 4, 5, 6), marks=pytest.mark.slow)])
 def test_graded_is_well_ahead_of_proportional_on_generated_queues(seeds: tuple[int, ...]) -> None:
     """Makespan of proportional over that of graded."""
-    queues = [synergy_loads.generate(synergy_loads.STATIC, seed=seed) for seed in seeds]
+    queues = [synergy_loads.generate_load(synergy_loads.STATIC, seed=seed) for seed in seeds]
     plain = [makespan(play(queue, KNOWN, SERVERS, STATIC, None), STATIC) for queue in queues]
     tuned = [makespan(play(queue, KNOWN, SERVERS, STATIC, by_allocate()), STATIC) for queue in queues]
     ratios = [before / after for before, after in zip(plain, tuned, strict=True)]
@@ -45,7 +45,7 @@ def test_and_on_the_shipped_trace_whatever_the_small_delays(seed: int) -> None:
 
 
 def test_no_schedule_is_shorter_than_the_proven_bound() -> None:
-    trace, one = synergy_loads.generate(synergy_loads.STATIC, seed=1, jobs=40), cluster(1)
+    trace, one = synergy_loads.generate_load(synergy_loads.STATIC, seed=1, jobs=40), cluster(1)
     bound = least_makespan(trace, SPEEDS, one)
     found, _ = best_found(trace, SPEEDS, one, STATIC, tries=10)
     assert bound <= found <= makespan(play(trace, KNOWN, one, STATIC, None), STATIC)

@@ -13,7 +13,7 @@ import pytest
 from night_figures import night_of
 
 from slurmwrap.cli.record_access import RecordSource
-from slurmwrap.cli.report.report_data import night
+from slurmwrap.cli.report.report_data import build_report_of_night
 from slurmwrap.config import Config
 from slurmwrap.model.evidence import Diagnosis, RunKey
 from slurmwrap.model.run import ActionRecord, Incident, JobRun, PrerunRecord
@@ -167,7 +167,7 @@ def test_a_site_s_file_says_the_same_as_the_records_in_memory(tmp_path: Path, se
         for incident in given["incidents"]:
             database.save_incident(incident)
     place = RecordSource(database=path, site=True, uid=0)
-    found = night(place, Config(), SINCE, UNTIL)
+    found = build_report_of_night(place, Config(), SINCE, UNTIL)
     expected = night_of(**{**given, "actions": ()}, since=SINCE, until=UNTIL)
     assert replace(found, lemons=(), locality=()) == replace(expected, lemons=(), locality=())
 

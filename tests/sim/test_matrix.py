@@ -19,7 +19,7 @@ from slurmwrap.sim.mechanism.mechanism import Mechanism
 from slurmwrap.sim.mechanism.mechanism_registry import MECHANISMS, habits_of, mechanism_of
 from slurmwrap.sim.model_skew import PLACEMENTS
 from slurmwrap.sim.queue.policy_registry import POLICIES, policy_of
-from slurmwrap.sim.run_simulation import IN_SLURM, Simulation, simulate
+from slurmwrap.sim.run_simulation import IN_SLURM, Simulation, run_simulation
 from slurmwrap.sim.sim_cluster import servers_of
 from slurmwrap.sim.sim_job import SimJob
 
@@ -79,7 +79,7 @@ def draws(draw: st.DrawFn, most_jobs: int = 8) -> Drawn:
 def test_all_jobs_end_and_never_hold_more_gpus_than_there_are(
     mode: str, mechanism: str, placement: str, drawn: Drawn
 ) -> None:
-    outcome, summary = simulate(
+    outcome, summary = run_simulation(
         Simulation(
             jobs=drawn.jobs, servers=drawn.servers, policy=drawn.policy, mechanism=mechanism, placement=placement,
             mode=mode, round_s=drawn.round_s, profiles=PROFILES if drawn.profiled else {},
@@ -107,7 +107,7 @@ def test_all_jobs_end_and_never_hold_more_gpus_than_there_are(
 @given(drawn=draws())
 def test_no_grants_of_a_mechanism_in_rounds_overfill_a_server(mechanism: str, consolidate: bool, drawn: Drawn) -> None:
     asked = mechanism_of(mechanism, leases=True, consolidate=consolidate, largest_first=drawn.policy == "las")
-    outcome = rounds_engine.play(
+    outcome = rounds_engine.play_rounds(
         drawn.jobs, drawn.servers, policy_of(drawn.policy, drawn.jobs), _checked(asked, pooled=mechanism == "opt"),
         profiles=PROFILES, round_s=drawn.round_s, habits=habits_of(mechanism, drawn.policy),
     )  # fmt: skip
@@ -152,4 +152,4 @@ def test_a_job_lies_on_as_few_servers_as_hold_it(
         jobs=(job,), servers=servers_of(count, gpus=size, cpus=3 * size, mem_gb=62.5 * size), mechanism=mechanism,
         placement="consolidate", profiles=PROFILES,
     )  # fmt: skip
-    assert simulate(asked)[0].servers == (servers,)
+    assert run_simulation(asked)[0].servers == (servers,)

@@ -14,8 +14,8 @@ from slurmwrap.model.node import Node, Partition, Snapshot
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.sbatch.request import CpuUnit, GpuUnit, MemUnit, ResourceShape
 from slurmwrap.sim import placement_bridge
-from slurmwrap.sim.engines import SchedulerParams, play
-from slurmwrap.sim.placement_bridge import SimSnapshot, planned, request_of, topology_of
+from slurmwrap.sim.engines import SchedulerParams, play_backfill
+from slurmwrap.sim.placement_bridge import SimSnapshot, plan_like_gsub, request_of, topology_of
 from slurmwrap.sim.sim_cluster import servers_of
 from slurmwrap.sim.sim_job import SimJob
 
@@ -70,9 +70,9 @@ def test_servers_lie_under_leaf_switches_in_their_order() -> None:
 def test_only_a_skewed_model_insists_on_the_fewest_servers() -> None:
     snapshot = SimSnapshot(servers=TWO).snapshot(0.0, np.array([3, 3]), *FREE[1:])
     request = request_of(6, None, 3.0, 10240.0)
-    skewed = {wish.option: wish.value for wish in planned(request, SKEWED, snapshot).lines}
+    skewed = {wish.option: wish.value for wish in plan_like_gsub(request, SKEWED, snapshot).lines}
     assert skewed["nodes"] == "1"
-    assert planned(request, FLAT, snapshot).lines == ()
+    assert plan_like_gsub(request, FLAT, snapshot).lines == ()
 
 
 # ------------------------------------------------------------------------------------------- obeyed and loosened
@@ -89,19 +89,19 @@ KNOWN = {"vgg16": SKEWED, "resnet50": FLAT}
 
 def test_a_skewed_job_waits_for_one_server_and_is_let_go_in_the_end() -> None:
     """300 s of patience at most, less for what a single server has free; a pass comes every 15 s."""
-    outcome = play([*BUSY, job(2, 6, 10.0, "vgg16")], TWO, world=WORLD, profiles=KNOWN, placement="skew")
+    outcome = play_backfill([*BUSY, job(2, 6, 10.0, "vgg16")], TWO, world=WORLD, profiles=KNOWN, placement="skew")
     assert 30.0 <= (outcome.began_s[2] or 0.0) - 2.0 <= 315.0
     assert (outcome.servers, outcome.updates) == ((1, 1, 2), 1)
 
 
 def test_a_job_that_loses_nothing_by_spreading_starts_at_once() -> None:
-    outcome = play([*BUSY, job(2, 6, 10.0, "resnet50")], TWO, world=WORLD, profiles=KNOWN, placement="skew")
+    outcome = play_backfill([*BUSY, job(2, 6, 10.0, "resnet50")], TWO, world=WORLD, profiles=KNOWN, placement="skew")
     assert (outcome.began_s[2], outcome.servers[2], outcome.updates) == (2.0, 2, 0)
 
 
 def test_a_skewed_job_that_fits_on_one_server_in_time_lies_there() -> None:
     early = [job(0, 5, 5000.0), job(1, 5, 20.0)]
-    outcome = play([*early, job(2, 6, 10.0, "vgg16")], TWO, world=WORLD, profiles=KNOWN, placement="skew")
+    outcome = play_backfill([*early, job(2, 6, 10.0, "vgg16")], TWO, world=WORLD, profiles=KNOWN, placement="skew")
     assert (outcome.began_s[2], outcome.servers[2]) == (21.0, 1)
 
 
@@ -110,8 +110,8 @@ def test_small_jobs_leave_whole_servers_whole() -> None:
     servers = (*servers_of(1, gpus=8, cpus=20, mem_gb=80), replace(TWO[1], cpus=24, cpus_free=24))
     jobs = [job(0, 8, 10.0), job(1, 1, 5000.0, cpus=1), job(2, 1, 5000.0, cpus=1, submit_s=11.0)]
     jobs.append(job(3, 8, 10.0, submit_s=20.0))
-    plain = play(jobs, servers, world=WORLD, profiles={})
-    skew = play(jobs, servers, world=WORLD, profiles={}, placement="skew")
+    plain = play_backfill(jobs, servers, world=WORLD, profiles={})
+    skew = play_backfill(jobs, servers, world=WORLD, profiles={}, placement="skew")
     assert (plain.servers, skew.servers) == ((1, 1, 1, 2), (1, 1, 1, 1))
 
 
@@ -125,8 +125,8 @@ def test_leaf_switches_are_waited_for_by_a_skewed_job_and_no_longer_than_it_says
         job(3, 8, 5000.0, nodes=1, submit_s=6.0),
         job(4, 16, 10.0, "vgg16", nodes=2, submit_s=25.0),
     ]
-    plain = play(jobs, servers, world=world, profiles={})
-    skew = play(jobs, servers, world=world, profiles=KNOWN, placement="skew")
+    plain = play_backfill(jobs, servers, world=world, profiles={})
+    skew = play_backfill(jobs, servers, world=world, profiles=KNOWN, placement="skew")
     assert plain.began_s[4] == 25.0
     assert 25.0 + 60.0 <= (skew.began_s[4] or 0.0) <= 25.0 + 300.0
     assert plain.servers == skew.servers == (2, 1, 1, 1, 2)
@@ -134,7 +134,9 @@ def test_leaf_switches_are_waited_for_by_a_skewed_job_and_no_longer_than_it_says
 
 def test_a_skewed_job_that_finds_one_leaf_free_waits_for_nothing() -> None:
     servers, world = servers_of(4, gpus=8, cpus=24, mem_gb=80), replace(WORLD, servers_per_leaf=2)
-    outcome = play([job(0, 16, 10.0, "vgg16", nodes=2)], servers, world=world, profiles=KNOWN, placement="skew")
+    outcome = play_backfill(
+        [job(0, 16, 10.0, "vgg16", nodes=2)], servers, world=world, profiles=KNOWN, placement="skew"
+    )
     assert outcome.began_s == (0.0,)
 
 
@@ -142,8 +144,10 @@ def test_a_list_of_nodes_is_let_go_after_a_minute() -> None:
     """Production saw room for job 2 on both servers and named one; but it must wait behind job 1."""
     jobs = [job(0, 12, 100.0, nodes=2), job(1, 16, 50.0, nodes=2), job(2, 1, 10.0)]
     world = replace(WORLD, backfill_s=0.0)
-    outcome = play(jobs, TWO, world=world, profiles={}, placement="skew")
-    hasty = play([replace(one, work_s=one.work_s / 2) for one in jobs], TWO, world=world, profiles={}, placement="skew")
+    outcome = play_backfill(jobs, TWO, world=world, profiles={}, placement="skew")
+    hasty = play_backfill(
+        [replace(one, work_s=one.work_s / 2) for one in jobs], TWO, world=world, profiles={}, placement="skew"
+    )
     assert (outcome.began_s, outcome.updates) == ((0.0, 100.0, 150.0), 1)
     assert (hasty.began_s, hasty.updates) == ((0.0, 50.0, 75.0), 1)
 
@@ -169,7 +173,9 @@ def test_servers_that_look_alike_need_not_all_be_shown_for_the_same_plan(chance:
     request = request_of(gpus, nodes, 2.0, 2048.0, limit_s=7200.0, partition=chance.choice(("all", "a")))
     profile = chance.choice((None, SKEWED, FLAT))
     shown = [
-        planned(request, profile, SimSnapshot(servers=servers, partitions=partitions).snapshot(0.0, *free, alike=alike))
+        plan_like_gsub(
+            request, profile, SimSnapshot(servers=servers, partitions=partitions).snapshot(0.0, *free, alike=alike)
+        )
         for alike in (None, gpus + 1)
     ]
     assert shown[0] == shown[1]

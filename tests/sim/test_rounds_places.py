@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurmwrap.sim.consolidate import Places, Spot, anywhere, together
-from slurmwrap.sim.pool import LeasePool, fitting
+from slurmwrap.sim.consolidate import Places, Spot, place_anywhere, place_together
+from slurmwrap.sim.pool import LeasePool, select_fitting
 
 SIZE = 4
 floors = st.lists(st.integers(0, SIZE), min_size=1, max_size=8).map(lambda free: np.array(free, dtype=np.int64))
@@ -18,24 +18,24 @@ def plain(spot: Spot | None) -> dict[int, int] | None:
 
 
 def test_together_is_the_first_server_with_room_for_all() -> None:
-    assert plain(together(np.array([1, 3, 2, 4]), 2, SIZE)) == {1: 2}
-    assert together(np.array([1, 1, 1]), 2, SIZE) is None
+    assert plain(place_together(np.array([1, 3, 2, 4]), 2, SIZE)) == {1: 2}
+    assert place_together(np.array([1, 1, 1]), 2, SIZE) is None
 
 
 def test_together_a_large_job_takes_idle_servers_and_the_rest_elsewhere() -> None:
-    assert plain(together(np.array([1, 4, 2, 4]), 10, SIZE)) == {1: 4, 3: 4, 2: 2}
-    assert together(np.array([1, 4, 1, 4]), 10, SIZE) is None
-    assert together(np.array([3, 3, 3]), 4, SIZE) is None
+    assert plain(place_together(np.array([1, 4, 2, 4]), 10, SIZE)) == {1: 4, 3: 4, 2: 2}
+    assert place_together(np.array([1, 4, 1, 4]), 10, SIZE) is None
+    assert place_together(np.array([3, 3, 3]), 4, SIZE) is None
 
 
 def test_anywhere_fills_fragments_first() -> None:
-    assert plain(anywhere(np.array([4, 1, 0, 2]), 5)) == {1: 1, 3: 2, 0: 2}
-    assert anywhere(np.array([1, 1]), 3) is None
+    assert plain(place_anywhere(np.array([4, 1, 0, 2]), 5)) == {1: 1, 3: 2, 0: 2}
+    assert place_anywhere(np.array([1, 1]), 3) is None
 
 
 @given(floors, st.integers(1, 12), st.booleans())
 def test_a_spot_is_all_of_the_job_and_nothing_that_is_taken(free: np.ndarray, gpus: int, tied: bool) -> None:
-    spot = plain(together(free, gpus, SIZE) if tied else anywhere(free, gpus))
+    spot = plain(place_together(free, gpus, SIZE) if tied else place_anywhere(free, gpus))
     if spot is None:
         assert tied or free.sum() < gpus
     else:
@@ -50,7 +50,7 @@ def test_gpus_go_in_order_to_who_fits(gpus: list[int], total: int, in_turn: bool
     for needed in gpus:
         expected.append(needed <= free and not (in_turn and False in expected))
         free -= needed if expected[-1] else 0
-    assert fitting(np.array(gpus, dtype=np.int64), total, in_turn=in_turn).tolist() == expected
+    assert select_fitting(np.array(gpus, dtype=np.int64), total, in_turn=in_turn).tolist() == expected
 
 
 def places(*gpus: int, count: int = 2) -> Places:

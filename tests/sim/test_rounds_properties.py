@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from slurmwrap.placement.proportional import allocate_proportional
 from slurmwrap.sim.arrays import Ints
-from slurmwrap.sim.engines.rounds_engine import play
+from slurmwrap.sim.engines.rounds_engine import play_rounds
 from slurmwrap.sim.outcome import SimOutcome
 from slurmwrap.sim.queue.policy_registry import POLICIES, policy_of
 from slurmwrap.sim.queue.queue_policy import Active, Policy
@@ -43,7 +43,7 @@ def traces(draw: st.DrawFn) -> tuple[SimJob, ...]:
 
 
 def played(jobs: Sequence[SimJob], policy: Policy, round_s: float, placement: str) -> SimOutcome:
-    return play(jobs, SERVERS, policy, allocate_proportional, profiles={}, round_s=round_s, placement=placement)
+    return play_rounds(jobs, SERVERS, policy, allocate_proportional, profiles={}, round_s=round_s, placement=placement)
 
 
 @dataclass(slots=True, kw_only=True)

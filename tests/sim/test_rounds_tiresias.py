@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.placement.proportional import allocate_proportional
-from slurmwrap.sim.engines.rounds_engine import play
-from slurmwrap.sim.outcome_measures import TimeSummary, summarise
+from slurmwrap.sim.engines.rounds_engine import play_rounds
+from slurmwrap.sim.outcome_measures import TimeSummary, summarize_outcome
 from slurmwrap.sim.queue.policy_registry import policy_of
 from slurmwrap.sim.sim_cluster import servers_of
 from slurmwrap.sim.sim_job import SimJob
 from slurmwrap.sim.trace.read_trace import open_load
-from slurmwrap.sim.trace.synergy_loads import generate
+from slurmwrap.sim.trace.synergy_loads import generate_load
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 
@@ -31,11 +31,11 @@ def trace(name: str) -> tuple[SimJob, ...]:
 
 def played(name: str, count: int, policy: str, placement: str, options: Mapping[str, float]) -> TimeSummary:
     jobs, servers = trace(name), servers_of(count, gpus=4, cpus=40, mem_gb=256)
-    outcome = play(
+    outcome = play_rounds(
         jobs, servers, policy_of(policy, jobs, **options), allocate_proportional,
         profiles={}, round_s=0, placement=placement,
     )  # fmt: skip
-    return summarise(jobs, outcome, servers)
+    return summarize_outcome(jobs, outcome, servers)
 
 
 @pytest.mark.parametrize(
@@ -93,8 +93,8 @@ def test_without_the_authors_late_jumps_2d_las_is_a_little_better() -> None:
 
 @pytest.mark.parametrize("policy", ["las", "gittins"])
 def test_run_times_of_fractions_of_a_second_take_no_more_looks_than_there_are_events(policy: str) -> None:
-    jobs = generate("synergy-dynamic", seed=1, jobs=60, gpu_demand="synthetic")
+    jobs = generate_load("synergy-dynamic", seed=1, jobs=60, gpu_demand="synthetic")
     servers = servers_of(4, gpus=8, cpus=24, mem_gb=500)
-    outcome = play(jobs, servers, policy_of(policy, jobs), allocate_proportional, profiles={}, round_s=0)
+    outcome = play_rounds(jobs, servers, policy_of(policy, jobs), allocate_proportional, profiles={}, round_s=0)
     demotions = 2 * len(jobs)
     assert outcome.steps <= 2 * len(jobs) + 2 * demotions

@@ -8,7 +8,7 @@ import pytest
 
 from slurmwrap.sim.outcome import SimOutcome
 from slurmwrap.sim.outcome_measures import TimeSummary
-from slurmwrap.sim.run_simulation import Simulation, simulate
+from slurmwrap.sim.run_simulation import Simulation, run_simulation
 from slurmwrap.sim.sim_cluster import servers_of
 from slurmwrap.sim.sim_job import SimJob
 
@@ -23,7 +23,7 @@ ASKED = Simulation(jobs=JOBS, servers=servers_of(1, gpus=2, cpus=6, mem_gb=125))
 
 
 def test_fifo_without_rounds_waits_for_the_head() -> None:
-    outcome, summary = simulate(ASKED)
+    outcome, summary = run_simulation(ASKED)
     assert replace(outcome, steps=0) == SimOutcome(
         mode="rounds",
         began_s=(0.0, 100.0, 150.0),
@@ -46,46 +46,46 @@ def test_fifo_without_rounds_waits_for_the_head() -> None:
 
 
 def test_the_policy_asked_for_orders_the_queue() -> None:
-    outcome, summary = simulate(replace(ASKED, policy="srtf"))
+    outcome, summary = run_simulation(replace(ASKED, policy="srtf"))
     assert outcome.ended_s == (150.0, 90.0, 50.0)
     assert summary.preemptions == 3
 
 
 def test_rounds_of_some_length_let_a_smaller_job_pass() -> None:
-    outcome, _ = simulate(replace(ASKED, round_s=10.0))
+    outcome, _ = run_simulation(replace(ASKED, round_s=10.0))
     assert outcome.ended_s == (100.0, 150.0, 50.0)
 
 
 def test_a_window_measures_its_jobs_and_ends_with_them() -> None:
-    outcome, summary = simulate(replace(ASKED, window=range(1)))
+    outcome, summary = run_simulation(replace(ASKED, window=range(1)))
     assert (summary.jobs, summary.mean_jct_s, outcome.ended_s) == (1, 100.0, (100.0, None, None))
 
 
 def test_progress_is_told_as_jobs_end() -> None:
     told: list[tuple[int, int]] = []
-    simulate(ASKED, lambda ended, total: told.append((ended, total)))
+    run_simulation(ASKED, lambda ended, total: told.append((ended, total)))
     assert told == [(1, 3), (2, 3), (3, 3)]
 
 
 def test_on_slurm_nothing_is_taken_back() -> None:
-    outcome, summary = simulate(replace(ASKED, mode="slurm", policy="srtf"))
+    outcome, summary = run_simulation(replace(ASKED, mode="slurm", policy="srtf"))
     assert (outcome.mode, outcome.held_s, summary.preemptions) == ("slurm", (100.0, 50.0, 30.0), 0)
 
 
 def test_a_mechanism_that_takes_back_is_refused_on_slurm() -> None:
     with pytest.raises(ValueError, match=r"'tune' needs leases that end: proportional or graded"):
-        simulate(replace(ASKED, mode="slurm", mechanism="tune"))
+        run_simulation(replace(ASKED, mode="slurm", mechanism="tune"))
 
 
 @pytest.mark.parametrize("word", [{"mode": "none"}, {"policy": "none"}, {"mechanism": "none"}])
 def test_a_word_that_nobody_knows_is_refused(word: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=r"there is no .* 'none'"):
-        simulate(replace(ASKED, **word))
+        run_simulation(replace(ASKED, **word))
 
 
 @pytest.mark.parametrize(("model", "servers"), [("vgg16", 1), ("resnet50", 2), ("unheard-of", 2)])
 def test_on_slurm_placement_by_skew_waits_for_one_server_where_the_model_needs_it(model: str, servers: int) -> None:
     jobs = (job(0, 0, 60, gpus=2), job(1, 0, 500, gpus=2), replace(job(2, 10, 50, gpus=2), model=model))
     two = servers_of(2, gpus=3, cpus=9, mem_gb=187.5)
-    outcome, _ = simulate(Simulation(jobs=jobs, servers=two, mode="slurm", placement="skew"))
+    outcome, _ = run_simulation(Simulation(jobs=jobs, servers=two, mode="slurm", placement="skew"))
     assert outcome.servers == (1, 1, servers)

@@ -11,7 +11,7 @@ from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.placement.demand import JobDemand, SpeedPoint
 from slurmwrap.sim.sim_cluster import servers_of
 from slurmwrap.sim.sim_job import SimJob
-from slurmwrap.sim.sim_throughput import claim_of, points_of, shape, share_work_s
+from slurmwrap.sim.sim_throughput import claim_of, compute_job_shape, points_of, share_work_s
 
 SERVER = servers_of(1, gpus=8, cpus=24, mem_gb=500)[0]
 SPEEDS = (
@@ -51,7 +51,7 @@ def test_work_is_the_run_time_where_the_profile_says_nothing_of_what_it_ran_on()
     [(4, None, (1, 4)), (8, None, (1, 8)), (12, None, (2, 6)), (11, None, (11, 1)), (4, 2, (2, 2)), (4, 3, (4, 1))],
 )
 def test_a_job_is_cut_into_the_fewest_equal_parts(gpus: int, nodes: int | None, expected: tuple[int, int]) -> None:
-    assert shape(replace(JOB, gpus=gpus, nodes=nodes), SERVER) == expected
+    assert compute_job_shape(replace(JOB, gpus=gpus, nodes=nodes), SERVER) == expected
 
 
 def test_a_mechanism_is_told_what_the_job_asks_and_makes_of_it() -> None:

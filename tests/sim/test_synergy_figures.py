@@ -14,16 +14,16 @@ import pytest
 
 from slurmwrap.placement.allocate import allocate
 from slurmwrap.profiling.synergy_matrices import parse_profiles
-from slurmwrap.sim.engines.rounds_engine import play
-from slurmwrap.sim.outcome_measures import TimeSummary, summarise
+from slurmwrap.sim.engines.rounds_engine import play_rounds
+from slurmwrap.sim.outcome_measures import TimeSummary, summarize_outcome
 from slurmwrap.sim.queue.fifo import Fifo
 from slurmwrap.sim.queue.queue_policy import Policy
 from slurmwrap.sim.queue.shortest import Srtf
-from slurmwrap.sim.run_simulation import Simulation, simulate
+from slurmwrap.sim.run_simulation import Simulation, run_simulation
 from slurmwrap.sim.sim_cluster import servers_of
 from slurmwrap.sim.sim_job import SimJob
 from slurmwrap.sim.trace.read_trace import open_load
-from slurmwrap.sim.trace.synergy_loads import generate
+from slurmwrap.sim.trace.synergy_loads import generate_load
 
 pytestmark = pytest.mark.early
 
@@ -69,17 +69,17 @@ def test_every_job_ends_when_it_does_in_the_authors_simulator(column: str) -> No
     policy, mechanism, placement = column.split(":")
     jobs = tuple(
         replace(job, gpus=16) if job.number % 17 == 5 else job
-        for job in generate("synergy-dynamic", seed=3, jobs=150, jobs_per_hour=12, gpu_demand="synthetic")
+        for job in generate_load("synergy-dynamic", seed=3, jobs=150, jobs_per_hour=12, gpu_demand="synthetic")
     )
-    outcome, _ = simulate(asked(jobs, policy, mechanism, placement=placement, las_thresholds=()))
+    outcome, _ = run_simulation(asked(jobs, policy, mechanism, placement=placement, las_thresholds=()))
     assert outcome.ended_s == tuple(float(row[column]) for row in ENDED)
 
 
 @pytest.mark.parametrize("mechanism", ["tune", "greedy"])
 def test_tiresias_s_name_for_las_is_the_same_run(mechanism: str) -> None:
     """Also in what Synergy's simulator does beside with LAS: greedy no more, and for tune the largest jobs first."""
-    jobs = generate("synergy-dynamic", seed=3, jobs=40, jobs_per_hour=30, gpu_demand="synthetic")
-    by_one, by_other = (simulate(asked(jobs, name, mechanism, servers=2)) for name in ("las", "2d-las"))
+    jobs = generate_load("synergy-dynamic", seed=3, jobs=40, jobs_per_hour=30, gpu_demand="synthetic")
+    by_one, by_other = (run_simulation(asked(jobs, name, mechanism, servers=2)) for name in ("las", "2d-las"))
     assert by_one == by_other
 
 
@@ -94,7 +94,7 @@ def test_tiresias_s_name_for_las_is_the_same_run(mechanism: str) -> None:
     ],
 )
 def test_the_static_trace_first_come_first_served(mechanism: str, figures: tuple[float, float, float]) -> None:
-    assert hours(simulate(asked(trace("synergy_static100"), "fifo", mechanism))[1]) == figures
+    assert hours(run_simulation(asked(trace("synergy_static100"), "fifo", mechanism))[1]) == figures
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_the_static_trace_first_come_first_served(mechanism: str, figures: tuple
     ],
 )
 def test_the_dynamic_trace_shortest_remaining_time_first(mechanism: str, figures: tuple[float, float, float]) -> None:
-    assert hours(simulate(asked(trace("synergy_dynamic100"), "srtf", mechanism))[1]) == figures
+    assert hours(run_simulation(asked(trace("synergy_dynamic100"), "srtf", mechanism))[1]) == figures
 
 
 @pytest.mark.parametrize(
@@ -119,8 +119,8 @@ def test_production_s_tune_gives_the_same_without_the_quirks(
     name: str, policy: Policy, figures: tuple[float, float, float]
 ) -> None:
     jobs, servers = trace(name), servers_of(4, gpus=8, cpus=24, mem_gb=500)
-    outcome = play(jobs, servers, policy, partial(allocate, policy="tune"), profiles=PROFILES, round_s=300.0)
-    assert hours(summarise(jobs, outcome, servers)) == figures
+    outcome = play_rounds(jobs, servers, policy, partial(allocate, policy="tune"), profiles=PROFILES, round_s=300.0)
+    assert hours(summarize_outcome(jobs, outcome, servers)) == figures
 
 
 @pytest.mark.parametrize(
@@ -141,8 +141,8 @@ def test_the_authors_documented_check_on_128_gpus(
 
     Mean, p99 and median of the JCT in hours.
     """
-    jobs = generate("synergy-dynamic", seed=42, jobs=count, jobs_per_hour=9, split=(20, 70, 10), run_times="gavel")
-    _, summary = simulate(asked(jobs, policy, mechanism, servers=16, window=window))
+    jobs = generate_load("synergy-dynamic", seed=42, jobs=count, jobs_per_hour=9, split=(20, 70, 10), run_times="gavel")
+    _, summary = run_simulation(asked(jobs, policy, mechanism, servers=16, window=window))
     found = (summary.mean_jct_s, summary.p99_jct_s, summary.median_jct_s)
     assert tuple(round(seconds / HOUR, 3) for seconds in found) == figures
 
@@ -154,8 +154,8 @@ DYNAMIC = (1.2104, 1.2096, 1.1943, 1.1773, 1.1964, 1.2056, 1.1931, 1.1847, 1.155
 @pytest.mark.parametrize("seed", [1, 2, *(pytest.param(seed, marks=SLOW) for seed in range(3, 11))])
 def test_generated_loads_gain_from_tune_what_they_gain_in_the_authors_simulator(seed: int) -> None:
     """Proportional over tune: makespan (static, FIFO) and mean JCT (dynamic, SRTF), as theirs gave for these jobs."""
-    static, dynamic = generate("synergy-static", seed=seed), generate("synergy-dynamic", seed=seed)
-    makespans = [simulate(asked(static, "fifo", name))[1].makespan_s for name in ("proportional", "tune")]
-    means = [simulate(asked(dynamic, "srtf", name))[1].mean_jct_s for name in ("proportional", "tune")]
+    static, dynamic = generate_load("synergy-static", seed=seed), generate_load("synergy-dynamic", seed=seed)
+    makespans = [run_simulation(asked(static, "fifo", name))[1].makespan_s for name in ("proportional", "tune")]
+    means = [run_simulation(asked(dynamic, "srtf", name))[1].mean_jct_s for name in ("proportional", "tune")]
     assert round(makespans[0] / makespans[1], 4) == STATIC[seed - 1]
     assert round(means[0] / means[1], 4) == DYNAMIC[seed - 1]

@@ -14,7 +14,7 @@ from plan_requests import faults, trials
 from realslurm import USERS, Lab, need_accounting, run_as, started
 from waiting import allow, wait_for
 
-from slurmwrap.cli.profile.profile_files import exported
+from slurmwrap.cli.profile.profile_files import export_profiles
 from slurmwrap.model.limits import Quotas
 from slurmwrap.model.node import Snapshot
 from slurmwrap.model.resource_profile import ResourceProfile
@@ -51,7 +51,7 @@ def lab(lab_scratch: Path) -> Iterator[Lab]:
         for user in USERS:
             hungry = ResourceProfile(key="hungry", cpus_per_gpu=4.0, mem_mib_per_gpu=20_000, runs=5, source="epilog")
             words = ["-m", "slurmwrap.cli.slurmwrap", "profile", "import", "--replace", "-"]
-            done = running.run([sys.executable, *words], user, stdin=exported([hungry]))
+            done = running.run([sys.executable, *words], user, stdin=export_profiles([hungry]))
             assert done.returncode == 0, done.stdout + done.stderr
         yield running
 

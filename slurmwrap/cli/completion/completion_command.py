@@ -52,17 +52,17 @@ def completion(
                slurmwrap completion fish --install
     For everybody: docs/completion.md tells where the files go.
     """
-    text = script(shell, ctx.find_root().command, sbatch=sbatch)
+    text = render_script(shell, ctx.find_root().command, sbatch=sbatch)
     if not install:
         typer.echo(text, nl=False)
         return
     place = place_of(shell, os.environ)
-    for path in put(place, text, sbatch=sbatch):
+    for path in write_completion_files(place, text, sbatch=sbatch):
         typer.echo(f"Written: {path}")
     typer.echo(place.then)
 
 
-def script(shell: Shell, root: Any, *, sbatch: bool = False) -> str:
+def render_script(shell: Shell, root: Any, *, sbatch: bool = False) -> str:
     """The whole script. `root`: slurmwrap's command tree."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -75,7 +75,7 @@ def script(shell: Shell, root: Any, *, sbatch: bool = False) -> str:
         comment_start_string="<#--",  # {# is the shells' own
         comment_end_string="--#>",
     )
-    environment.filters |= {"sh": _sh, "zsh": _zsh, "fish": _fish}
+    environment.filters |= {"sh": _quote_sh, "zsh": _quote_zsh, "fish": _quote_fish}
     return environment.get_template(f"{shell.value}.j2").render(
         mark=f"{MARK} {shell.value}{' --sbatch' if sbatch else ''}",
         offers=gsub_offers(),
@@ -84,16 +84,16 @@ def script(shell: Shell, root: Any, *, sbatch: bool = False) -> str:
     )
 
 
-def _sh(text: str) -> str:
+def _quote_sh(text: str) -> str:
     return "'" + text.replace("'", "'\\''") + "'"  # also where nothing needs it: zsh reads more into bare words
 
 
-def _zsh(text: str) -> str:
+def _quote_zsh(text: str) -> str:
     """Part of one spec of zsh's _arguments, where \\ : [ ] speak; the spec is quoted as a whole."""
     return "".join(f"\\{c}" if c in "\\:[]" else c for c in text).replace("'", "'\\''")
 
 
-def _fish(text: str) -> str:
+def _quote_fish(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
@@ -128,7 +128,7 @@ def place_of(shell: Shell, environ: Mapping[str, str]) -> CompletionPlace:
     )
 
 
-def put(place: CompletionPlace, text: str, *, sbatch: bool = False) -> list[Path]:
+def write_completion_files(place: CompletionPlace, text: str, *, sbatch: bool = False) -> list[Path]:
     """Writes the files. SlurmwrapError, and nothing is written, where one is there that somebody else wrote."""
     paths = [place.directory / name for command, name in place.names.items() if sbatch or command != "sbatch"]
     for path in paths:

@@ -61,32 +61,32 @@ class Command:
 def gsub_offers() -> tuple[Offer, ...]:
     """Every option of sbatch and of gsub."""
     own = (_own_offer(option, OWN_WORDS[option.name]) for option in OWN)
-    return (*own, *(_offer(option, SBATCH_WORDS[option.name]) for option in SBATCH))
+    return (*own, *(_make_offer(option, SBATCH_WORDS[option.name]) for option in SBATCH))
 
 
-def _offer(option: SbatchOption, word: MenuWord) -> Offer:
+def _make_offer(option: SbatchOption, word: MenuWord) -> Offer:
     return Offer(
         long=f"--{option.name}",
         short=f"-{option.short}" if option.short else "",
         argument=option.argument,
         about=word.about,
-        values=_values(word.values, word.choices),
-        since=0 if option.since <= BASE else _number(option.since),
-        until=_number(option.until) if option.until else NEVER,
+        values=_format_values(word.values, word.choices),
+        since=0 if option.since <= BASE else _number_release(option.since),
+        until=_number_release(option.until) if option.until else NEVER,
         offered=option.name not in NOT_OFFERED,
     )
 
 
 def _own_offer(option: GsubOption, word: MenuWord) -> Offer:
-    values = _values(word.values, option.choices)
+    values = _format_values(word.values, option.choices)
     return Offer(long=f"--{option.name}", argument=option.argument, about=word.about, values=values)
 
 
-def _values(kind: str, choices: tuple[str, ...]) -> str:
+def _format_values(kind: str, choices: tuple[str, ...]) -> str:
     return " ".join((kind, *choices))
 
 
-def _number(release: Release) -> int:
+def _number_release(release: Release) -> int:
     return release[0] * 100 + release[1]
 
 
@@ -127,10 +127,10 @@ _BY_METAVAR: Mapping[str, str] = {
 
 def slurmwrap_commands(root: Any) -> tuple[Command, ...]:
     """The command tree under `root` (what typer.main.get_command gives), parents first."""
-    return tuple(_commands(root, ()))
+    return tuple(_list_commands(root, ()))
 
 
-def _commands(command: Any, path: tuple[str, ...]) -> Iterator[Command]:
+def _list_commands(command: Any, path: tuple[str, ...]) -> Iterator[Command]:
     below = {name: one for name, one in getattr(command, "commands", {}).items() if not one.hidden}
     shown = [one for one in command.params if not getattr(one, "hidden", False)]
     arguments = [one for one in shown if one.param_type_name == "argument"]
@@ -138,26 +138,26 @@ def _commands(command: Any, path: tuple[str, ...]) -> Iterator[Command]:
         path=path,
         about=_short_help(command),
         below=tuple((name, _short_help(one)) for name, one in below.items()),
-        options=(*_options(command, shown), Offer(long="--help", short="-h", about="show help")),
-        arguments=tuple(_kind(command, one) for one in arguments),
+        options=(*_list_option_offers(command, shown), Offer(long="--help", short="-h", about="show help")),
+        arguments=tuple(_select_value_kind(command, one) for one in arguments),
         repeats=bool(arguments) and arguments[-1].nargs == -1,
     )
     for name, one in below.items():
-        yield from _commands(one, (*path, name))
+        yield from _list_commands(one, (*path, name))
 
 
-def _options(command: Any, shown: list[Any]) -> Iterator[Offer]:
+def _list_option_offers(command: Any, shown: list[Any]) -> Iterator[Offer]:
     for one in (one for one in shown if one.param_type_name == "option"):
         argument = Argument.NONE if one.is_flag or one.count else Argument.REQUIRED
         short = next((name for name in one.opts if not name.startswith("--")), "")
         about = " ".join((one.help or "").split())
-        values = "" if argument is Argument.NONE else _kind(command, one)
+        values = "" if argument is Argument.NONE else _select_value_kind(command, one)
         for long in [name for name in (*one.opts, *one.secondary_opts) if name.startswith("--")]:
             yield Offer(long=long, short=short, argument=argument, about=about, values=values)
             short = ""
 
 
-def _kind(command: Any, parameter: Any) -> str:
+def _select_value_kind(command: Any, parameter: Any) -> str:
     """Where a parameter's values come from: by its name, its metavar, or its type in the function's signature."""
     for name in (*parameter.opts, parameter.name):
         if name in _BY_NAME:

@@ -52,7 +52,7 @@ def path(file: File = "") -> None:
     Example:
       sqlite3 -readonly "$(slurmwrap db path)" .tables
     """
-    typer.echo(_place(file)[0])
+    typer.echo(_find_database(file)[0])
 
 
 @app.command()
@@ -71,15 +71,15 @@ def backup(
     To restore: stop the reconciler, put the copy in place of the database,
     remove its -wal and -shm, start the reconciler.
     """
-    source, _ = _place(file)
+    source, _ = _find_database(file)
     wanted = Path(target)
     dated = wanted.is_dir()
     if keep and not dated:
         raise UsageError("--keep needs a folder that is there", hint=f"mkdir -m 700 {target}")
     into = wanted / f"{source.stem}-{datetime.now():%Y%m%d-%H%M%S}.db" if dated else wanted
     voice = Console.of_terminal("slurmwrap")
-    size = db_maintenance.backup(source, into, force=force, tell=_progress(voice))
-    typer.echo(f"{into}: {_bytes(size)}, checked")
+    size = db_maintenance.backup(source, into, force=force, tell=_make_progress(voice))
+    typer.echo(f"{into}: {_format_bytes(size)}, checked")
     for gone in db_maintenance.rotate(wanted, source.stem, keep) if keep else ():
         typer.echo(f"removed {gone}")
 
@@ -97,8 +97,8 @@ def check(
       slurmwrap db check --quick
       slurmwrap db check /var/backups/slurmwrap/site-20261121-030000.db
     """
-    found = db_maintenance.check(_place(file_)[0], thorough=not quick)
-    typer.echo(json.dumps(to_json_dict(found), indent=2) if as_json else _health(found))
+    found = db_maintenance.check(_find_database(file_)[0], thorough=not quick)
+    typer.echo(json.dumps(to_json_dict(found), indent=2) if as_json else _format_health(found))
     if found.faults:
         raise typer.Exit(1)
 
@@ -106,7 +106,7 @@ def check(
 @app.command()
 def migrate(file: File = "") -> None:
     """Bring it to this version's schema (the reconciler does it by itself when it starts)."""
-    place, _ = _place(file)
+    place, _ = _find_database(file)
     _must_be_there(place)
     before = db_maintenance.check(place, thorough=False).version
     with Database.open(place):
@@ -137,8 +137,8 @@ def prune(
       slurmwrap db prune --keep 180d
     """
     config = load(os.environ)
-    place, site = _place(file, config)
-    kept, now = _kept(config.retention, keep, detail), time.time()
+    place, site = _find_database(file, config)
+    kept, now = _read_retention(config.retention, keep, detail), time.time()
     window = config.nodes.window_days
     _must_be_there(place)
     if dry_run:
@@ -151,9 +151,9 @@ def prune(
     if as_json:
         typer.echo(json.dumps({**to_json_dict(found), "vacuum_freed_bytes": freed, "dry_run": dry_run}, indent=2))
         return
-    typer.echo(_pruned(found, retention.compute_cutoffs(kept, now, window_d=window), dry_run))
+    typer.echo(_format_pruned(found, retention.compute_cutoffs(kept, now, window_d=window), dry_run))
     if vacuum and not dry_run:
-        typer.echo(f"written anew: {_bytes(freed)} smaller, now {_bytes(place.stat().st_size)}")
+        typer.echo(f"written anew: {_format_bytes(freed)} smaller, now {_format_bytes(place.stat().st_size)}")
 
 
 @app.command()
@@ -170,12 +170,12 @@ def serve(
     then open http://127.0.0.1:8001. It asks for no password: whoever reaches the
     port reads other people's log lines. Needs: pip install 'slurmwrap[datasette]'
     """
-    from slurmwrap.cli.db.db_serve import run
+    from slurmwrap.cli.db.db_serve import run_datasette
 
-    run(_place(file)[0], host, port, Console.of_terminal("slurmwrap"))
+    run_datasette(_find_database(file)[0], host, port, Console.of_terminal("slurmwrap"))
 
 
-def _place(file: str, config: Config | None = None) -> tuple[Path, bool]:
+def _find_database(file: str, config: Config | None = None) -> tuple[Path, bool]:
     """The file that is meant, and whether it is a site's."""
     if file:
         return Path(file), Path(file).stem.startswith("site")
@@ -189,22 +189,22 @@ def _must_be_there(place: Path) -> None:
         raise StoreError(f"there is no database at {place} yet", hint="it is made when the first job is seen")
 
 
-def _kept(configured: Retention, keep: str, detail: str) -> Retention:
-    kept = replace(configured, keep_d=_days(keep, "--keep")) if keep else configured
-    kept = replace(kept, detail_d=_days(detail, "--detail")) if detail else kept
+def _read_retention(configured: Retention, keep: str, detail: str) -> Retention:
+    kept = replace(configured, keep_d=_parse_days(keep, "--keep")) if keep else configured
+    kept = replace(kept, detail_d=_parse_days(detail, "--detail")) if detail else kept
     if kept.keep_d < kept.detail_d:
         raise UsageError(f"details cannot be kept for {kept.detail_d} days of runs that go after {kept.keep_d}")
     return kept
 
 
-def _days(text: str, option: str) -> int:
+def _parse_days(text: str, option: str) -> int:
     found = _DAYS.fullmatch(text)
     if not found or int(found[1]) == 0:
         raise UsageError(f"{option} '{text}' is no number of days", hint="write it as 400d, 52w or 1y")
     return int(found[1]) * _UNITS[found[2] or "d"]
 
 
-def _progress(voice: Console) -> Callable[[float], None]:
+def _make_progress(voice: Console) -> Callable[[float], None]:
     """A line that is rewritten in place; nothing where stderr is no terminal."""
     if not voice.tty:
         return lambda share: None
@@ -217,16 +217,16 @@ def _progress(voice: Console) -> Callable[[float], None]:
     return tell
 
 
-def _health(found: db_maintenance.Health) -> str:
+def _format_health(found: db_maintenance.Health) -> str:
     paint, zone = terminal.painter(), terminal.local_zone()
     lines = [
-        f"{found.path}: schema {found.version}, {found.journal_mode.upper()}, {_bytes(found.bytes)}"
-        f" ({_bytes(found.free_bytes)} free in it, {_bytes(found.wal_bytes)} of log beside it)"
+        f"{found.path}: schema {found.version}, {found.journal_mode.upper()}, {_format_bytes(found.bytes)}"
+        f" ({_format_bytes(found.free_bytes)} free in it, {_format_bytes(found.wal_bytes)} of log beside it)"
     ]
     if found.first_run is not None and found.last_run is not None:
         first, last = text_format.moment(found.first_run, zone), text_format.moment(found.last_run, zone)
         lines.append(f"Runs that ended from {first} to {last}.")
-    rows = [[t.name, f"{t.rows:,}", "" if t.bytes is None else _bytes(t.bytes)] for t in found.tables if t.rows]
+    rows = [[t.name, f"{t.rows:,}", "" if t.bytes is None else _format_bytes(t.bytes)] for t in found.tables if t.rows]
     lines += ["", text_format.table(("table", ">rows", ">with indexes"), rows)] if rows else []
     if found.pruned:
         newest = max(one.at for one in found.pruned)
@@ -237,7 +237,7 @@ def _health(found: db_maintenance.Health) -> str:
     return "\n".join([*lines, "", paint("not sound", "red") if found.faults else paint("sound", "green")])
 
 
-def _pruned(found: retention.Pruned, over: dict[str, float], dry_run: bool) -> str:
+def _format_pruned(found: retention.Pruned, over: dict[str, float], dry_run: bool) -> str:
     zone = terminal.local_zone()
     head = "would go" if dry_run else "gone"
     lines = [
@@ -249,11 +249,11 @@ def _pruned(found: retention.Pruned, over: dict[str, float], dry_run: bool) -> s
     lines.append(text_format.table(("what", f">rows {head}"), rows) if rows else "  nothing")
     if found.freed_bytes:
         of_it = "about" if dry_run else "given back to the file system:"
-        lines += ["", f"{of_it} {_bytes(found.freed_bytes)}"]
+        lines += ["", f"{of_it} {_format_bytes(found.freed_bytes)}"]
     return "\n".join(lines)
 
 
-def _bytes(count: int) -> str:
+def _format_bytes(count: int) -> str:
     """In the units of ls -h."""
     size = float(count)
     for unit in ("B", "KiB", "MiB"):

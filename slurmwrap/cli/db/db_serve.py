@@ -27,7 +27,7 @@ _SETTINGS = {
 }
 
 
-def run(database: Path, host: str, port: int, voice: Console) -> None:
+def run_datasette(database: Path, host: str, port: int, voice: Console) -> None:
     """Replaces this process by Datasette; returns only by an error. StoreError where there is no database to show."""
     if importlib.util.find_spec("datasette") is None:
         raise SlurmwrapError(
@@ -35,9 +35,9 @@ def run(database: Path, host: str, port: int, voice: Console) -> None:
         )
     with Database.open(database, readonly=True):  # says what is wrong with it, if anything is
         pass
-    if not _local(host):
+    if not _is_loopback(host):
         voice.say(f"everybody who reaches {host} may read everybody's log lines: there is no password", "yellow")
-    arguments = arguments_of(database, host, port, _written(metadata(database)))
+    arguments = arguments_of(database, host, port, _write_metadata(make_metadata(database)))
     sys.stdout.flush()
     try:
         os.execv(sys.executable, [sys.executable, *arguments])
@@ -52,7 +52,7 @@ def arguments_of(database: Path, host: str, port: int, described_in: Path) -> li
     return ["-I", "-m", "datasette", "serve", str(database), *where, *settings]
 
 
-def metadata(database: Path) -> dict[str, Any]:
+def make_metadata(database: Path) -> dict[str, Any]:
     """What Datasette is told: the shipped titles and queries, and every table and column out of the schema."""
     told: Mapping[str, Any] = json.loads((shipped("templates") / "datasette" / "metadata.json").read_text("utf-8"))
     tables = {
@@ -64,7 +64,7 @@ def metadata(database: Path) -> dict[str, Any]:
     return {**about, "databases": {database.stem: {**about, "tables": tables, "queries": told["queries"]}}}
 
 
-def _written(found: Mapping[str, Any]) -> Path:
+def _write_metadata(found: Mapping[str, Any]) -> Path:
     """In memory: Datasette reads it by our descriptor after we became it, and nothing of it stays (memfd_create(2))."""
     handle = os.memfd_create("metadata", 0)  # without MFD_CLOEXEC: exec keeps it
     with os.fdopen(os.dup(handle), "w", encoding="utf-8") as file:
@@ -72,7 +72,7 @@ def _written(found: Mapping[str, Any]) -> Path:
     return Path(f"/proc/self/fd/{handle}")
 
 
-def _local(host: str) -> bool:
+def _is_loopback(host: str) -> bool:
     try:
         return ip_address(host).is_loopback
     except ValueError:

@@ -48,12 +48,12 @@ class CheckSpec:
     deadline_s: float = DEADLINE_S
 
 
-def worst(checks: Iterable[CheckResult]) -> str:
+def find_worst_state(checks: Iterable[CheckResult]) -> str:
     """OK, UNKNOWN, WARN or FAIL; what was skipped does not count."""
     return max((check.state for check in checks if check.state != SKIP), key=_RANK.index, default=OK)
 
 
-def folded(rows: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+def fold_nodes(rows: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     """(node, what is to be said) in Slurm's order → one line for all nodes of which the same is said."""
     said: dict[str, list[str]] = {}
     for node, text in rows:

@@ -24,7 +24,7 @@ _RESTORE = "Restore a backup, or move the file away and a new one is begun: mv {
 NOBODY = "only root and SlurmUser can look: sudo slurmwrap doctor"
 
 
-def own(ground: CheckContext) -> CheckResult:
+def check_own_database(ground: CheckContext) -> CheckResult:
     """The database that this user's commands read."""
     path = ground.own_database
     if not path.exists():
@@ -32,7 +32,7 @@ def own(ground: CheckContext) -> CheckResult:
     return _looked_into("database", path)
 
 
-def site(ground: CheckContext) -> CheckResult:
+def check_site_database(ground: CheckContext) -> CheckResult:
     """The site's."""
     path = ground.site_database
     if path is None:
@@ -60,22 +60,26 @@ def _looked_into(name: str, path: Path, keep_d: float = 0.0, now: float = 0.0) -
     try:
         with translate_sqlite_errors(path), closing(connect_readonly(path, busy_s=5.0)) as connection:
             version = read_version(connection, path)
-            faults = _faults(connection)
-            oldest = _oldest(connection) if version else None
+            faults = _find_faults(connection)
+            oldest = _read_oldest(connection) if version else None
     except StoreError as error:
         return CheckResult(name=name, state=FAIL, text=str(error), hint=error.hint)
     if faults not in (["ok"], []):
         text = f"database {path} is damaged"
         return CheckResult(name=name, state=FAIL, text=text, hint=_RESTORE.format(path=path), details=tuple(faults))
-    odd = tuple(_odd(path, version, oldest, keep_d, now))
-    size, wal = _size(path), _size(path.with_name(f"{path.name}-wal"))
-    figures = {"db_mib": _mib(size), "wal_mib": _mib(wal), "disk_free_mib": _mib(shutil.disk_usage(path.parent).free)}
+    odd = tuple(_find_oddities(path, version, oldest, keep_d, now))
+    size, wal = _get_size(path), _get_size(path.with_name(f"{path.name}-wal"))
+    figures = {
+        "db_mib": _convert_to_mib(size),
+        "wal_mib": _convert_to_mib(wal),
+        "disk_free_mib": _convert_to_mib(shutil.disk_usage(path.parent).free),
+    }
     checked = "whole" if faults else f"not checked to the end in {CHECK_S:g} s: `slurmwrap db check` does"
-    text = f"{path}: {checked}, {_mib(size):.1f} MiB, schema {version}"
+    text = f"{path}: {checked}, {_convert_to_mib(size):.1f} MiB, schema {version}"
     return CheckResult(name=name, state=WARN if odd else OK, text=text, details=odd, figures=figures)
 
 
-def _faults(connection: sqlite3.Connection) -> list[str]:
+def _find_faults(connection: sqlite3.Connection) -> list[str]:
     """What quick_check tells, ["ok"] where nothing is wrong; [] where it did not come to its end in time.
 
     A thread interrupts it: SQLite before 3.41 calls no progress handler within a check.
@@ -102,30 +106,30 @@ def _interrupt_late(connection: sqlite3.Connection, done: threading.Event) -> No
             connection.interrupt()
 
 
-def _odd(path: Path, version: int, oldest: float | None, keep_d: float, now: float) -> Iterator[str]:
+def _find_oddities(path: Path, version: int, oldest: float | None, keep_d: float, now: float) -> Iterator[str]:
     if keep_d and version < VERSION:  # the site's; a user's own is brought forward by his next command
         yield f"schema {version}, and this slurmwrap's is {VERSION}: the next reconcile brings it forward"
     disk = shutil.disk_usage(path.parent)
     if disk.free < min(_LEAST_FREE * disk.total, _LEAST_FREE_BYTES):
-        yield f"only {_mib(disk.free):.0f} MiB are free on its disk: `slurmwrap db prune`, or a larger one"
-    if _size(path.with_name(f"{path.name}-wal")) > _LARGEST_WAL:
+        yield f"only {_convert_to_mib(disk.free):.0f} MiB are free on its disk: `slurmwrap db prune`, or a larger one"
+    if _get_size(path.with_name(f"{path.name}-wal")) > _LARGEST_WAL:
         yield f"its WAL is larger than {_LARGEST_WAL >> 20} MiB: who reads it without end? `fuser {path}`"
     if keep_d and oldest is not None and now - oldest > (keep_d + _SLACK_D) * 86400:
         age = (now - oldest) / 86400
         yield f"the oldest run is {age:.0f} days old, and retention.keep_d is {keep_d}: `slurmwrap db prune`"
 
 
-def _oldest(connection: sqlite3.Connection) -> float | None:
+def _read_oldest(connection: sqlite3.Connection) -> float | None:
     found: Sequence[float | None] = connection.execute("SELECT min(end_time) FROM attempts").fetchone()
     return found[0]
 
 
-def _size(path: Path) -> int:
+def _get_size(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError:
         return 0
 
 
-def _mib(size: int) -> float:
+def _convert_to_mib(size: int) -> float:
     return round(size / (1 << 20), 1)

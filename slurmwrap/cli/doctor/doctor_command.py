@@ -23,10 +23,10 @@ from slurmwrap.cli.doctor.check_records import (
     CheckContext,
     CheckResult,
     CheckSpec,
-    worst,
+    find_worst_state,
 )
 from slurmwrap.cli.doctor.check_registry import LOOKS
-from slurmwrap.cli.doctor.run_checks import Progress, examine, hangs
+from slurmwrap.cli.doctor.run_checks import Progress, check_for_hang, run_all_checks
 from slurmwrap.config import load
 from slurmwrap.console import Console, columns
 from slurmwrap.errors import ConfigError, UsageError
@@ -60,21 +60,21 @@ def doctor(as_json: _Json = False, only: _Only = None, quiet: _Quiet = False, ex
       slurmwrap doctor --json | jq '.checks[] | select(.state == "fail")'
     """
     if explain:
-        looks = LOOKS if explain == "all" else _named([explain])
-        typer.echo("\n\n".join(doctor_output.explained(look) for look in looks))
+        looks = LOOKS if explain == "all" else _select_named_checks([explain])
+        typer.echo("\n\n".join(doctor_output.explain_check(look) for look in looks))
         return
-    looks = _named(only or [])
-    checks = _examined(looks, quiet or as_json)
+    looks = _select_named_checks(only or [])
+    checks = _run_checks(looks, quiet or as_json)
     if as_json:
         typer.echo(doctor_output.as_json(checks, looks))
     elif quiet:
         typer.echo(doctor_output.one_line(checks))
     else:
-        typer.echo(doctor_output.listed(checks, looks, terminal.painter(), _wide()))
+        typer.echo(doctor_output.format_checks(checks, looks, terminal.painter(), _get_width()))
     sys.exit(code_of(checks))
 
 
-def _wide() -> int:
+def _get_width() -> int:
     """As wide as the terminal, as far as lines stay readable; 80 where there is none."""
     return min(120, shutil.get_terminal_size((80, 24)).columns)
 
@@ -82,10 +82,10 @@ def _wide() -> int:
 def code_of(checks: Sequence[CheckResult]) -> int:
     """For monitors. Where nothing could be looked at nobody knows."""
     looked_at = [check for check in checks if check.state != SKIP]
-    return EXIT[worst(checks)] if looked_at else EXIT[UNKNOWN]
+    return EXIT[find_worst_state(checks)] if looked_at else EXIT[UNKNOWN]
 
 
-def ground() -> CheckContext:
+def make_check_context() -> CheckContext:
     """This process's own. ConfigError where the configuration cannot be read: then nothing else can be trusted."""
     config, environ = load(os.environ), dict(os.environ)
     racks = SiteRacks(config.placement.topology_file, config.placement.topology_features)
@@ -93,17 +93,17 @@ def ground() -> CheckContext:
     return CheckContext(config=config, environ=environ, uid=os.geteuid(), commands=commands)
 
 
-def _examined(looks: Sequence[CheckSpec], silent: bool) -> tuple[CheckResult, ...]:
-    if hung := hangs("configuration", lambda: load(os.environ), DEADLINE_S):
+def _run_checks(looks: Sequence[CheckSpec], silent: bool) -> tuple[CheckResult, ...]:
+    if hung := check_for_hang("configuration", lambda: load(os.environ), DEADLINE_S):
         return (hung,)
     try:
-        where = ground()
+        where = make_check_context()
     except ConfigError as error:
         return (CheckResult(name="configuration", state=FAIL, text=str(error), hint=error.hint or _CONFIG),)
     voice = Console.of_terminal("slurmwrap")
     if not silent:
         voice.redraw("asking slurmctld")
-    found = examine(where, looks, (lambda names: None) if silent else _progress(voice))
+    found = run_all_checks(where, looks, (lambda names: None) if silent else _make_progress(voice))
     voice.progress_done()
     return found
 
@@ -111,7 +111,7 @@ def _examined(looks: Sequence[CheckSpec], silent: bool) -> tuple[CheckResult, ..
 _CONFIG = "`slurmwrap config check FILE` tells everything that is wrong with a file. Nothing else was looked at."
 
 
-def _progress(voice: Console) -> Progress:
+def _make_progress(voice: Console) -> Progress:
     begun = time.monotonic()
 
     def show(names: Sequence[str]) -> None:
@@ -122,17 +122,17 @@ def _progress(voice: Console) -> Progress:
     return show
 
 
-def _named(names: Sequence[str]) -> tuple[CheckSpec, ...]:
+def _select_named_checks(names: Sequence[str]) -> tuple[CheckSpec, ...]:
     """All without a name. UsageError for one that no check has."""
-    plain = {_plain(look.name): look for look in LOOKS}
+    plain = {_normalize_name(look.name): look for look in LOOKS}
     for name in names:
-        if _plain(name) not in plain:
+        if _normalize_name(name) not in plain:
             known = ", ".join(look.name for look in LOOKS)
             raise UsageError(f"there is no check '{name}'", hint=f"the checks are: {known}")
-    wanted = {_plain(name) for name in names}
+    wanted = {_normalize_name(name) for name in names}
     return tuple(look for key, look in plain.items() if not names or key in wanted)
 
 
-def _plain(name: str) -> str:
+def _normalize_name(name: str) -> str:
     """Names may be written without blanks: hooks-on-nodes."""
     return name.lower().replace("-", " ").replace("_", " ")

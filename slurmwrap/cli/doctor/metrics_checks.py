@@ -12,7 +12,7 @@ _NAME = "metrics"
 _LATE = 5  # times metrics.every_s
 
 
-def textfile(ground: CheckContext) -> CheckResult:
+def check_textfile(ground: CheckContext) -> CheckResult:
     """The file of [metrics] textfile: its library, its directory, its age."""
     wanted = ground.config.metrics.textfile
     if not wanted:

@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from slurmwrap.cli.doctor.check_records import FAIL, OK, SKIP, WARN, CheckContext, CheckResult, folded
+from slurmwrap.cli.doctor.check_records import FAIL, OK, SKIP, WARN, CheckContext, CheckResult, fold_nodes
 from slurmwrap.cli.doctor.database_checks import out_of_sight
 from slurmwrap.cli.doctor.slurm_conf_checks import hooks_directory
 from slurmwrap.install.hook_versions import OTHER, SILENT, UNSAID, NodeHooks, list_node_hooks, read_checksum
@@ -27,9 +27,9 @@ _LEAST_RUNS = 3
 _NEARLY_S = 600.0  # MUNGE refuses credentials of clocks that are further apart, and the node is down by that
 
 
-def hooks(ground: CheckContext) -> CheckResult:
+def check_hooks_on_nodes(ground: CheckContext) -> CheckResult:
     """Nodes that ran jobs, and whose Epilog was not heard."""
-    path = _database(ground)
+    path = _find_database(ground)
     if isinstance(path, _Skipped):
         return path.named("hooks on nodes")
     if not ground.nodes:
@@ -38,11 +38,11 @@ def hooks(ground: CheckContext) -> CheckResult:
     names = [node.name for node in ground.nodes if node.state != "DOWN" and "NOT_RESPONDING" not in node.flags]
     with Database.open(path, readonly=True) as store:
         seen = store.hooks_seen(ground.setting("ClusterName"), since=since)
-    ran = set(_column(path, _RAN, {"since": since, "until": ground.now - _ON_ITS_WAY_S}))
+    ran = set(_read_column(path, _RAN, {"since": since, "until": ground.now - _ON_ITS_WAY_S}))
     directory = hooks_directory(ground)
     expected = read_checksum(directory) if directory else ""
     rows = [
-        (one.node, _SAID[one.state]) for one in list_node_hooks(names, seen, expected) if _matters(one, ran, expected)
+        (one.node, _SAID[one.state]) for one in list_node_hooks(names, seen, expected) if _is_silent(one, ran, expected)
     ]
     heard = sum(1 for name in names if name in seen)
     worked = len(ran.intersection(names))
@@ -52,7 +52,7 @@ def hooks(ground: CheckContext) -> CheckResult:
     hint = "`slurmwrap hooks check` compares a node's files; `failed` in its /run/slurmwrap holds the last failure."
     silent = any(said == _SAID[SILENT] for _, said in rows)
     return CheckResult(
-        name="hooks on nodes", state=FAIL if silent else WARN, text=text, hint=hint, details=folded(rows)
+        name="hooks on nodes", state=FAIL if silent else WARN, text=text, hint=hint, details=fold_nodes(rows)
     )
 
 
@@ -63,55 +63,55 @@ _SAID = {
 }
 
 
-def _matters(one: NodeHooks, ran: set[str], expected: str) -> bool:
+def _is_silent(one: NodeHooks, ran: set[str], expected: str) -> bool:
     """A silent node that ran nothing is well; without files here there is nothing to compare with."""
     return one.node in ran if one.state == SILENT else bool(expected) and one.state in (OTHER, UNSAID)
 
 
-def clocks(ground: CheckContext) -> CheckResult:
+def check_node_clocks(ground: CheckContext) -> CheckResult:
     """A node's clock beside the controller's: a Prolog ends after its job began, and soon."""
-    path = _database(ground)
+    path = _find_database(ground)
     if isinstance(path, _Skipped):
         return path.named("clocks of nodes")
-    rows = _rows(path, _DELAYS, {"since": ground.now - WINDOW_D * 86400, "jobs": _JOBS, "near": _NEARLY_S})
-    odd = [(row[0], said) for row in rows if (said := _skewed(float(row[1]), int(row[2])))]
+    rows = _read_rows(path, _DELAYS, {"since": ground.now - WINDOW_D * 86400, "jobs": _JOBS, "near": _NEARLY_S})
+    odd = [(row[0], said) for row in rows if (said := _describe_skew(float(row[1]), int(row[2])))]
     if odd:
         hint = "`chronyc tracking` on these nodes: MUNGE refuses credentials of clocks that are 5 minutes apart."
         text = f"{len(odd)} of {len(rows)} nodes are out of step with slurmctld"
         return CheckResult(
-            name="clocks of nodes", state=WARN, text=text, hint=hint, details=folded(_in_order(odd, ground))
+            name="clocks of nodes", state=WARN, text=text, hint=hint, details=fold_nodes(_in_order(odd, ground))
         )
     return CheckResult(
         name="clocks of nodes", state=OK, text=f"{len(rows)} nodes heard, none out of step with slurmctld"
     )
 
 
-def _skewed(least: float, runs: int) -> str:
+def _describe_skew(least: float, runs: int) -> str:
     """What is to be said of the shortest time from a job's start to its Prolog's end."""
     if least < _BEHIND_S:
         return f"at least {-least:.0f} s behind"
     return f"up to {least:.0f} s ahead" if least > _AHEAD_S and runs >= _LEAST_RUNS else ""
 
 
-def drivers(ground: CheckContext) -> CheckResult:
+def check_node_drivers(ground: CheckContext) -> CheckResult:
     """What the newest Epilog with GPUs said of NVML on each node."""
-    path = _database(ground)
+    path = _find_database(ground)
     if isinstance(path, _Skipped):
         return path.named("GPUs of nodes")
-    rows = _rows(path, _GPU_ERRORS, {"since": ground.now - WINDOW_D * 86400, "jobs": _JOBS})
+    rows = _read_rows(path, _GPU_ERRORS, {"since": ground.now - WINDOW_D * 86400, "jobs": _JOBS})
     odd = [(str(node), str(error)) for node, error, _ in rows if error]
     if odd:
         hint = "`nvidia-smi` on the node, and `driver.stuck` in its /run/slurmwrap; `slurmwrap nodes` has its history."
         text = f"NVML could not tell the state of GPUs on {len(odd)} of {len(rows)} nodes"
         return CheckResult(
-            name="GPUs of nodes", state=WARN, text=text, hint=hint, details=folded(_in_order(odd, ground))
+            name="GPUs of nodes", state=WARN, text=text, hint=hint, details=fold_nodes(_in_order(odd, ground))
         )
     return CheckResult(name="GPUs of nodes", state=OK, text=f"{len(rows)} nodes told the state of their GPUs")
 
 
 def set_aside(ground: CheckContext) -> CheckResult:
     """Records that were not believed, with the reasons."""
-    path = _database(ground)
+    path = _find_database(ground)
     if isinstance(path, _Skipped):
         return path.named("set aside")
     since = ground.now - WINDOW_D * 86400
@@ -134,7 +134,7 @@ class _Skipped(str):
         return CheckResult(name=name, state=SKIP, text=str(self))
 
 
-def _database(ground: CheckContext) -> Path | _Skipped:
+def _find_database(ground: CheckContext) -> Path | _Skipped:
     path = ground.site_database
     if path is None:
         return _Skipped("site.state_dir is not configured")
@@ -143,13 +143,13 @@ def _database(ground: CheckContext) -> Path | _Skipped:
     return path
 
 
-def _rows(path: Path, sql: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
+def _read_rows(path: Path, sql: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
     with translate_sqlite_errors(path), closing(connect_readonly(path, busy_s=5.0)) as connection:
         return connection.execute(sql, values).fetchall()
 
 
-def _column(path: Path, sql: str, values: dict[str, Any]) -> list[str]:
-    return [row[0] for row in _rows(path, sql, values)]
+def _read_column(path: Path, sql: str, values: dict[str, Any]) -> list[str]:
+    return [row[0] for row in _read_rows(path, sql, values)]
 
 
 def _in_order(rows: Iterable[tuple[str, str]], ground: CheckContext) -> list[tuple[str, str]]:

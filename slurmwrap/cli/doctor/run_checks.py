@@ -31,7 +31,7 @@ class _Child:
     said: bytearray = field(default_factory=bytearray)
 
 
-def examine(
+def run_all_checks(
     where: CheckContext, looks: Sequence[CheckSpec], progress: Progress = lambda names: None
 ) -> tuple[CheckResult, ...]:
     """All checks, in the order of `looks`. One that goes wrong or hangs is told as such, and the others go on."""
@@ -41,16 +41,16 @@ def examine(
     found: dict[str, CheckResult] = {}
     while waiting or running:
         while waiting and len(running) < _SIDE_BY_SIDE:
-            running.append(_begun(waiting.pop(0), where))
+            running.append(_start_child(waiting.pop(0), where))
         progress([child.look.name for child in running])
-        _listen(running)
-        for child in [child for child in running if _over(child)]:
+        _read_children(running)
+        for child in [child for child in running if _is_over(child)]:
             running.remove(child)
-            found[child.look.name] = _ended(child)
+            found[child.look.name] = _get_child_result(child)
     return tuple(found[look.name] for look in looks)
 
 
-def looked(look: CheckSpec, where: Any) -> CheckResult:
+def run_check(look: CheckSpec, where: Any) -> CheckResult:
     """One check in this process; what goes wrong in it is its result."""
     try:
         return look.see(where)
@@ -59,7 +59,7 @@ def looked(look: CheckSpec, where: Any) -> CheckResult:
         return CheckResult(name=look.name, state=UNKNOWN, text=text)
 
 
-def hangs(name: str, work: Callable[[], object], deadline_s: float) -> CheckResult | None:
+def check_for_hang(name: str, work: Callable[[], object], deadline_s: float) -> CheckResult | None:
     """Whether something that must be done in this process would hang it: a child does it first. None: it ends."""
 
     def see(_: CheckContext) -> CheckResult:
@@ -70,14 +70,14 @@ def hangs(name: str, work: Callable[[], object], deadline_s: float) -> CheckResu
     look = CheckSpec(
         name=name, section=YOU, see=see, about="A file server does not answer.", mend="", deadline_s=deadline_s
     )
-    child = _begun(look, None)
-    while not _over(child):
-        _listen([child])
-    found = _ended(child)
+    child = _start_child(look, None)
+    while not _is_over(child):
+        _read_children([child])
+    found = _get_child_result(child)
     return found if found.state == FAIL else None
 
 
-def _begun(look: CheckSpec, where: CheckContext | None) -> _Child:
+def _start_child(look: CheckSpec, where: CheckContext | None) -> _Child:
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -86,14 +86,14 @@ def _begun(look: CheckSpec, where: CheckContext | None) -> _Child:
             os.close(reader)
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             with os.fdopen(writer, "wb") as stream:
-                stream.write(json.dumps(asdict(looked(look, where))).encode())
+                stream.write(json.dumps(asdict(run_check(look, where))).encode())
         finally:
             os._exit(0)
     os.close(writer)
     return _Child(look=look, pid=pid, reader=reader, until=time.monotonic() + look.deadline_s)
 
 
-def _listen(running: Sequence[_Child]) -> None:
+def _read_children(running: Sequence[_Child]) -> None:
     """Takes what has come, for a moment at most. A reader at its end is closed."""
     by_reader = {child.reader: child for child in running}
     for reader in select.select(list(by_reader), [], [], _TICK_S)[0]:
@@ -104,11 +104,11 @@ def _listen(running: Sequence[_Child]) -> None:
             by_reader[reader].reader = -1
 
 
-def _over(child: _Child) -> bool:
+def _is_over(child: _Child) -> bool:
     return child.reader < 0 or time.monotonic() >= child.until
 
 
-def _ended(child: _Child) -> CheckResult:
+def _get_child_result(child: _Child) -> CheckResult:
     if child.reader >= 0:
         os.close(child.reader)
         _kill(child.pid)

@@ -32,7 +32,7 @@ _MAIL_S = 5.0
 _PLAN = "`slurmwrap hooks plan` says which directories there must be, whose and with which modes."
 
 
-def spool(ground: CheckContext) -> CheckResult:
+def check_spool(ground: CheckContext) -> CheckResult:
     """Directory, owner, mode, and whether what is sealed and written there comes back whole."""
     name = ground.config.site.spool
     if not name:
@@ -50,7 +50,7 @@ def spool(ground: CheckContext) -> CheckResult:
             hint=f"Run: chown {owner} {name}; chmod {_MODE:04o} {name}",
         )
     try:
-        _probe(Path(name), ground.config.site.munge_socket)
+        _write_probe(Path(name), ground.config.site.munge_socket)
     except (OSError, StoreError, BadCredential) as error:
         hint = getattr(error, "hint", "Is its file system full or mounted read-only? `df` and `mount` tell.")
         return CheckResult(name="spool", state=FAIL, text=f"{name}: {error}", hint=hint)
@@ -61,20 +61,20 @@ def _wrong_spool(found: os.stat_result, ground: CheckContext) -> str:
     mode = stat.S_IMODE(found.st_mode)
     if not stat.S_ISDIR(found.st_mode):
         return "it is no directory"
-    if found.st_uid not in _believed(ground):
+    if found.st_uid not in _list_trusted_uids(ground):
         return f"it belongs to {_name_of(found.st_uid)}, who could remove everything in it"
     if mode & 0o1033 != 0o1033:
-        return f"mode {mode:04o}, not {_MODE:04o}: {_missing(mode)}"
+        return f"mode {mode:04o}, not {_MODE:04o}: {_describe_mode(mode)}"
     return f"mode {mode:04o}, not {_MODE:04o}: everybody can list what others sent" if mode & 0o044 else ""
 
 
-def _missing(mode: int) -> str:
+def _describe_mode(mode: int) -> str:
     if mode & 0o033 != 0o033:
         return "nodes and users cannot write"
     return "without the sticky bit everybody could remove what others sent"
 
 
-def _believed(ground: CheckContext) -> set[int]:
+def _list_trusted_uids(ground: CheckContext) -> set[int]:
     try:
         return {0, pwd.getpwnam(ground.slurm_user).pw_uid}
     except KeyError:
@@ -88,7 +88,7 @@ def _name_of(uid: int) -> str:
         return f"uid {uid}"
 
 
-def _probe(spool: Path, socket: str) -> None:
+def _write_probe(spool: Path, socket: str) -> None:
     """Writes a sealed record aside, where the reconciler leaves it alone for an hour, reads it back and removes it."""
     said = secrets.token_bytes(64)
     aside = spool / f".doctor-{os.getpid()}-{secrets.token_hex(8)}"
@@ -105,23 +105,25 @@ def _probe(spool: Path, socket: str) -> None:
         aside.unlink()
 
 
-def waiting(ground: CheckContext) -> CheckResult:
+def check_waiting_records(ground: CheckContext) -> CheckResult:
     """Whether the reconciler takes what arrives."""
     name = ground.config.site.spool
     if not name or not os.access(name, os.R_OK):
         why = "only its owner can list it" if name else "site.spool is not configured"
         return CheckResult(name="spool queue", state=SKIP, text=why)
-    ages = list(_ages(name, ground.now))
+    ages = list(_list_ages(name, ground.now))
     old = [age for age in ages if age > _WAITING_S]
     figures = {"spool_waiting": len(ages), "spool_oldest_s": round(max(ages, default=0.0))}
     if old:
-        text = f"{len(old)} records wait for more than {_WAITING_S / 60:g} minutes, the oldest for {_age(max(old))}"
+        text = (
+            f"{len(old)} records wait for more than {_WAITING_S / 60:g} minutes, the oldest for {_format_age(max(old))}"
+        )
         hint = "Does the reconciler run? `systemctl status slurmwrap-reconcile`, and its log says what it cannot do."
         return CheckResult(name="spool queue", state=WARN, text=text, hint=hint, figures=figures)
     return CheckResult(name="spool queue", state=OK, text=f"{len(ages)} records wait", figures=figures)
 
 
-def _ages(name: str, now: float) -> Iterator[float]:
+def _list_ages(name: str, now: float) -> Iterator[float]:
     """Seconds, of each record; the reconciler takes them meanwhile."""
     with os.scandir(name) as entries:
         for one in entries:
@@ -130,7 +132,7 @@ def _ages(name: str, now: float) -> Iterator[float]:
                     yield now - one.stat(follow_symlinks=False).st_mtime
 
 
-def published(ground: CheckContext) -> CheckResult:
+def check_published(ground: CheckContext) -> CheckResult:
     """The directory that gsub and `why` read: everybody must be able to, and only SlurmUser to write."""
     name = ground.config.site.published
     if not name:
@@ -143,7 +145,7 @@ def published(ground: CheckContext) -> CheckResult:
         return CheckResult(name="published", state=FAIL, text=f"{name}: {error.strerror}", hint=_PLAN)
     mode, owner = stat.S_IMODE(found.st_mode), ground.slurm_user or "SlurmUser"
     mend = f"Run: chown {owner} {name}; chmod 0755 {name}"
-    if found.st_uid not in _believed(ground) or mode & 0o022:
+    if found.st_uid not in _list_trusted_uids(ground) or mode & 0o022:
         text = f"{name} can be written by others ({_name_of(found.st_uid)}, mode {mode:04o}): gsub believes none of it"
         return CheckResult(name="published", state=FAIL, text=text, hint=mend)
     if mode & 0o055 != 0o055:
@@ -153,27 +155,29 @@ def published(ground: CheckContext) -> CheckResult:
     return CheckResult(name="published", state=OK, text=name)
 
 
-def reconciler(ground: CheckContext) -> CheckResult:
+def check_reconciler(ground: CheckContext) -> CheckResult:
     """When it last passed, by its heartbeat; where that cannot be read, when it published."""
     config = ground.config.site
     if config.state_dir and (beat := last_beat(Path(config.state_dir))):
-        return _alive(ground.now - beat, "passed")
+        return _judge_heartbeat(ground.now - beat, "passed")
     if not config.published:
         return _by_its_lock(ground)
     path = Path(config.published) / FILE
     try:
-        return _alive(ground.now - path.stat().st_mtime, "published")
+        return _judge_heartbeat(ground.now - path.stat().st_mtime, "published")
     except OSError as error:
         hint = "It publishes in its first pass: `systemctl start slurmwrap-reconcile`."
         return CheckResult(name="reconciler", state=FAIL, text=f"{path}: {error.strerror}", hint=hint)
 
 
-def _alive(age: float, did: str) -> CheckResult:
+def _judge_heartbeat(age: float, did: str) -> CheckResult:
     figures = {"reconciler_age_s": round(age)}
     if age < LATE_S:
-        return CheckResult(name="reconciler", state=OK, text=f"it {did} {_age(age)} ago", figures=figures)
+        return CheckResult(name="reconciler", state=OK, text=f"it {did} {_format_age(age)} ago", figures=figures)
     hint = "`systemctl status slurmwrap-reconcile` on the controller; `slurmwrap reconcile --once` says what is wrong."
-    return CheckResult(name="reconciler", state=FAIL, text=f"it last {did} {_age(age)} ago", hint=hint, figures=figures)
+    return CheckResult(
+        name="reconciler", state=FAIL, text=f"it last {did} {_format_age(age)} ago", hint=hint, figures=figures
+    )
 
 
 def _by_its_lock(ground: CheckContext) -> CheckResult:
@@ -182,7 +186,7 @@ def _by_its_lock(ground: CheckContext) -> CheckResult:
         return CheckResult(name="reconciler", state=SKIP, text="no site is configured on this host")
     lock = database.with_suffix(".lock")
     inode = lock.stat().st_ino if lock.exists() else -1
-    if any(line.split()[1:2] == ["FLOCK"] and f":{inode} " in line for line in _locks()):
+    if any(line.split()[1:2] == ["FLOCK"] and f":{inode} " in line for line in _read_locks()):
         return CheckResult(name="reconciler", state=OK, text=f"it holds {lock}")
     hint = "`systemctl start slurmwrap-reconcile` on the controller."
     return CheckResult(
@@ -190,7 +194,7 @@ def _by_its_lock(ground: CheckContext) -> CheckResult:
     )
 
 
-def _locks() -> list[str]:
+def _read_locks() -> list[str]:
     try:
         return Path("/proc/locks").read_text().splitlines()
     except OSError:
@@ -207,16 +211,18 @@ def night_report(ground: CheckContext) -> CheckResult:
         return CheckResult(name="night report", state=SKIP, text=out_of_sight(Path(place).parent))
     age = ground.now - last_report(Path(place))
     if age < REPORT_S:
-        return CheckResult(name="night report", state=OK, text=f"the last one was made {_age(age)} ago, in {place}")
-    begun = _begun(ground)
+        return CheckResult(
+            name="night report", state=OK, text=f"the last one was made {_format_age(age)} ago, in {place}"
+        )
+    begun = _read_creation_time(ground)
     if begun and ground.now - begun < REPORT_S:
         return CheckResult(name="night report", state=OK, text="none yet: the site's records began today")
     hint = "`systemctl list-timers slurmwrap-report.timer`, then `journalctl -u slurmwrap-report`."
-    text = f"none was ever made in {place}" if age >= ground.now else f"the last one was made {_age(age)} ago"
+    text = f"none was ever made in {place}" if age >= ground.now else f"the last one was made {_format_age(age)} ago"
     return CheckResult(name="night report", state=WARN, text=text, hint=hint)
 
 
-def _begun(ground: CheckContext) -> float:
+def _read_creation_time(ground: CheckContext) -> float:
     """When the site's database was made; 0.0 where that cannot be read."""
     try:
         with (
@@ -228,14 +234,14 @@ def _begun(ground: CheckContext) -> float:
         return 0.0
 
 
-def units(ground: CheckContext) -> CheckResult:
+def check_units(ground: CheckContext) -> CheckResult:
     """systemd's word on the reconciler and the report's timer, on the host that has the site's state."""
     state = ground.config.site.state_dir
     if not state or not Path(state).is_dir():
         return CheckResult(name="units", state=SKIP, text="they belong on the controller")
     if not shutil.which("systemctl") or not Path("/run/systemd/system").is_dir():
         return CheckResult(name="units", state=SKIP, text="this host does not run systemd")
-    told = {unit: _systemd(unit) for unit in ENABLED}
+    told = {unit: _ask_systemd(unit) for unit in ENABLED}
     wrong = [f"{unit}: {word}" for unit, word in told.items() if word != "active"]
     if wrong:
         hint = (
@@ -245,22 +251,22 @@ def units(ground: CheckContext) -> CheckResult:
     return CheckResult(name="units", state=OK, text=", ".join(ENABLED))
 
 
-def _systemd(unit: str) -> str:
+def _ask_systemd(unit: str) -> str:
     done = run(["systemctl", "is-active", unit], timeout_s=5.0)
     return done.stdout.decode("utf-8", "replace").strip() or "systemd does not answer"
 
 
-def rules(ground: CheckContext) -> CheckResult:
+def check_rules(ground: CheckContext) -> CheckResult:
     """Whether each rule that may act can act."""
     acting = [rule for rule in RULES if ground.config.mode_of(rule) == "act"]
-    wrong = tuple(_helpless(ground, acting))
+    wrong = tuple(_list_helpless_rules(ground, acting))
     if wrong:
         return CheckResult(name="rules", state=WARN, text=f"{len(wrong)} things are in their way", details=wrong)
     text = f"act: {', '.join(acting)}" if acting else "none acts; all record and advise"
-    return CheckResult(name="rules", state=OK, text=text, details=_unasked(ground, acting))
+    return CheckResult(name="rules", state=OK, text=text, details=_list_unasked_rules(ground, acting))
 
 
-def _unasked(ground: CheckContext, acting: list[str]) -> tuple[str, ...]:
+def _list_unasked_rules(ground: CheckContext, acting: list[str]) -> tuple[str, ...]:
     """The gate has two switches: the rule permits, the hooks' own decides whether a Prolog asks at all."""
     settings = (hooks_directory(ground) or Path("/nonexistent")) / "hooks.json"
     try:
@@ -274,7 +280,7 @@ def _unasked(ground: CheckContext, acting: list[str]) -> tuple[str, ...]:
     )
 
 
-def _helpless(ground: CheckContext, acting: list[str]) -> Iterator[str]:
+def _list_helpless_rules(ground: CheckContext, acting: list[str]) -> Iterator[str]:
     config, theirs = ground.config, ground.setting("SlurmUser").partition("(")[0]
     ours = config.site.slurm_user
     if ours and theirs and ours not in (theirs, "root"):
@@ -289,7 +295,7 @@ def _helpless(ground: CheckContext, acting: list[str]) -> Iterator[str]:
         yield "gate: site.published is empty, so no node can read its permit"
 
 
-def log(ground: CheckContext) -> CheckResult:
+def check_log(ground: CheckContext) -> CheckResult:
     """Whether a journald listens where the log is to go to it."""
     wanted = ground.config.log.to
     if wanted == "stderr":
@@ -304,7 +310,7 @@ def log(ground: CheckContext) -> CheckResult:
     return CheckResult(name="log", state=OK, text=text if wanted == "journal" or not there else f"{text}, as a service")
 
 
-def mail(ground: CheckContext) -> CheckResult:
+def check_mail(ground: CheckContext) -> CheckResult:
     """Whether the server greets us. No mail is sent."""
     server = ground.config.mail.server
     if not server:
@@ -321,7 +327,7 @@ def mail(ground: CheckContext) -> CheckResult:
     return CheckResult(name="mail", state=state, text=f"{server} answers: {code} {said.decode('utf-8', 'replace')}")
 
 
-def _age(seconds: float) -> str:
+def _format_age(seconds: float) -> str:
     for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"

@@ -20,7 +20,7 @@ COMMANDS = ("sbatch", "scontrol", "squeue", "scancel", "sinfo")
 LEAST = (22, 5)
 
 
-def commands(ground: CheckContext) -> CheckResult:
+def check_commands(ground: CheckContext) -> CheckResult:
     """The client commands, and their release."""
     missing = [name for name in COMMANDS if not shutil.which(name, path=ground.environ.get("PATH"))]
     told = ground.release
@@ -34,7 +34,7 @@ def commands(ground: CheckContext) -> CheckResult:
     return CheckResult(name="commands", state=OK, text=f"Slurm {told}" if told else "found; of an unknown release")
 
 
-def sbatch(ground: CheckContext) -> CheckResult:
+def check_sbatch(ground: CheckContext) -> CheckResult:
     """Slurm's own sbatch is found, and whether the one that users type is gsub."""
     try:
         own = find_sbatch(ground.environ)
@@ -51,7 +51,7 @@ def sbatch(ground: CheckContext) -> CheckResult:
     )
 
 
-def conf(ground: CheckContext) -> CheckResult:
+def check_slurm_conf(ground: CheckContext) -> CheckResult:
     """slurm.conf: the one that is named, or the one that is found."""
     named = ground.environ.get("SLURM_CONF")
     found = next((p for p in ([named] if named else CONF_PLACES) if os.access(p, os.R_OK)), None)
@@ -68,7 +68,7 @@ def conf(ground: CheckContext) -> CheckResult:
     )
 
 
-def controller(ground: CheckContext) -> CheckResult:
+def check_controller(ground: CheckContext) -> CheckResult:
     """slurmctld answers, and its release goes with the commands'."""
     if isinstance(ground.slurm, SlurmError):
         hint = ground.slurm.hint or "Is slurmctld running? gsub hands every job to sbatch as it is meanwhile."
@@ -81,7 +81,7 @@ def controller(ground: CheckContext) -> CheckResult:
     return CheckResult(name="controller", state=OK, text=text)
 
 
-def adapter(ground: CheckContext) -> CheckResult:
+def check_adapter(ground: CheckContext) -> CheckResult:
     """What the reconciler talks to Slurm by."""
     if isinstance(ground.slurm, SlurmError):
         return CheckResult(name="adapter", state=SKIP, text="Slurm does not answer")
@@ -92,7 +92,7 @@ def adapter(ground: CheckContext) -> CheckResult:
     return CheckResult(name="adapter", state=OK, text=f"{choice.name}: {choice.reason}")
 
 
-def pyslurm(ground: CheckContext) -> CheckResult:
+def check_pyslurm(ground: CheckContext) -> CheckResult:
     """PySlurm's release beside Slurm's."""
     ours, slurms = find_installed_version(), ground.release
     if not ours:
@@ -105,13 +105,13 @@ def pyslurm(ground: CheckContext) -> CheckResult:
     return CheckResult(name="PySlurm", state=OK, text=f"{ours} for Slurm {slurms}{tried}")
 
 
-def seals(ground: CheckContext) -> CheckResult:
+def check_munge(ground: CheckContext) -> CheckResult:
     """munged seals and opens: what hooks and the site tell each other."""
     if ground.setting("AuthType") == "auth/slurm":
         text = "auth/slurm: there need be no munged"
         hint = "Without it what hooks saw is vouched for by who owns the spool's directories (docs/hooks.md)."
         return CheckResult(name="munge", state=OK, text=text, hint=hint)
-    socket = ground.config.site.munge_socket or _socket(ground.setting("AuthInfo"))
+    socket = ground.config.site.munge_socket or _parse_socket(ground.setting("AuthInfo"))
     try:
         opened = munge.decode(munge.encode(b"slurmwrap doctor", socket=socket), socket=socket)
     except (StoreError, BadCredential) as error:
@@ -123,13 +123,13 @@ def seals(ground: CheckContext) -> CheckResult:
     )
 
 
-def _socket(auth_info: str) -> str:
+def _parse_socket(auth_info: str) -> str:
     """AuthInfo=socket=/run/munge/munge.socket.2,ttl=60; "" where it is the usual one."""
     pairs = (piece.partition("=") for piece in auth_info.split(","))
     return next((value for key, _, value in pairs if key == "socket"), "")
 
 
-def accounting(ground: CheckContext) -> CheckResult:
+def check_accounting(ground: CheckContext) -> CheckResult:
     """slurmdbd, which may be missing."""
     if isinstance(ground.slurm, SlurmError):
         return CheckResult(name="accounting", state=SKIP, text="Slurm does not answer")
@@ -148,7 +148,7 @@ def accounting(ground: CheckContext) -> CheckResult:
     return CheckResult(name="accounting", state=OK if gpus else WARN, text=text, hint=hint)
 
 
-def cgroups(ground: CheckContext) -> CheckResult:
+def check_cgroups(ground: CheckContext) -> CheckResult:
     """Whether what jobs use can be measured, and limits hold."""
     mounted = "v2" if Path("/sys/fs/cgroup/cgroup.controllers").exists() else ""
     mounted = mounted or ("v1" if Path("/sys/fs/cgroup/memory").is_dir() else "")

@@ -19,27 +19,27 @@ _SKEW_S, _BAD_SKEW_S = 5.0, 60.0
 _AWAY = "Slurm does not answer"
 
 
-def hooks(ground: CheckContext) -> CheckResult:
+def check_hooks_in_slurm_conf(ground: CheckContext) -> CheckResult:
     """Whether slurm.conf names our hooks, and their files are whole on this host."""
     if not isinstance(ground.slurm, Mapping):
         return CheckResult(name="hooks", state=SKIP, text=_AWAY)
     named = {key: ground.setting(key) for key in _HOOKS}
-    if not ground.config.site.spool and not any(_ours(value) for value in named.values()):
+    if not ground.config.site.spool and not any(_list_own_hooks(value) for value in named.values()):
         return CheckResult(name="hooks", state=SKIP, text="site.spool is not configured: no hooks are expected")
     missing = [key for key, value in named.items() if not _is_there(value)]
     if missing:
         hint = "`slurmwrap hooks plan` shows the lines and files that are missing, `slurmwrap hooks install` adds them."
         text = f"slurm.conf does not name these hooks: {', '.join(missing)}"
         return CheckResult(name="hooks", state=FAIL, text=text, hint=hint)
-    return _settings(ground)
+    return _check_settings(ground)
 
 
 def hooks_directory(ground: CheckContext) -> Path | None:
     """Where our hooks lie on this host: slurm.conf may name the site's own beside ours. None: not here."""
-    return next((path.parent for path in _ours(ground.setting("EpilogSlurmctld"))), None)
+    return next((path.parent for path in _list_own_hooks(ground.setting("EpilogSlurmctld"))), None)
 
 
-def _settings(ground: CheckContext) -> CheckResult:
+def _check_settings(ground: CheckContext) -> CheckResult:
     flags = ground.setting("PrologFlags").lower()
     directory = hooks_directory(ground)
     if "alloc" not in flags and "contain" not in flags:
@@ -55,15 +55,15 @@ def _settings(ground: CheckContext) -> CheckResult:
 
 def _is_there(value: str) -> bool:
     """Named, and ours as far as can be seen: on a login node the files need not be."""
-    paths = list(_files(value))
-    return bool(_ours(value)) or (value not in ("", "(null)") and not paths)
+    paths = list(_list_files(value))
+    return bool(_list_own_hooks(value)) or (value not in ("", "(null)") and not paths)
 
 
-def _ours(value: str) -> list[Path]:
-    return [path for path in _files(value) if _starts_us(path)]
+def _list_own_hooks(value: str) -> list[Path]:
+    return [path for path in _list_files(value) if _starts_us(path)]
 
 
-def _files(value: str) -> Iterator[Path]:
+def _list_files(value: str) -> Iterator[Path]:
     """slurm.conf(5): paths with commas between, each may be a glob pattern."""
     for part in value.split(","):
         pattern = part.strip()
@@ -79,7 +79,7 @@ def _starts_us(path: Path) -> bool:
         return False
 
 
-def partition(ground: CheckContext) -> CheckResult:
+def check_prerun_partition(ground: CheckContext) -> CheckResult:
     """Where trials run: up, with GPUs, and time enough."""
     if ground.config.prerun.mode == "off":
         return CheckResult(name="prerun partition", state=SKIP, text="prerun.mode is off")
@@ -93,30 +93,32 @@ def partition(ground: CheckContext) -> CheckResult:
         known = ", ".join(one.name for one in ground.snapshot.partitions[:8])
         hint = f"Correct prerun.partition: Slurm shows {known}. (A hidden or forbidden one is not shown to you.)"
         return CheckResult(name="prerun partition", state=FAIL, text=f"Slurm has no partition '{wanted}'", hint=hint)
-    wrong = tuple(_wrong(found, ground))
+    wrong = tuple(_find_partition_faults(found, ground))
     if wrong:
         text = f"trials cannot all run in '{wanted}'"
         hint = "Correct the partition in slurm.conf, or prerun.partition and prerun.time_limit_s here."
         return CheckResult(name="prerun partition", state=WARN, text=text, hint=hint, details=wrong)
-    return CheckResult(name="prerun partition", state=OK, text=f"{wanted}: up, {_gpus(ground.nodes, wanted)} GPUs")
+    return CheckResult(
+        name="prerun partition", state=OK, text=f"{wanted}: up, {_count_gpus(ground.nodes, wanted)} GPUs"
+    )
 
 
 _OWN = "A small partition of its own (prerun.partition) starts trials while the others are full."
 
 
-def _wrong(found: Partition, ground: CheckContext) -> Iterator[str]:
+def _find_partition_faults(found: Partition, ground: CheckContext) -> Iterator[str]:
     limit = ground.config.prerun.time_limit_s
     if found.state != "UP":
         yield f"it is {found.state}"
-    if not _gpus(ground.nodes, found.name):
+    if not _count_gpus(ground.nodes, found.name):
         yield "none of its nodes that are up has a GPU"
     if found.max_time_s is not None and found.max_time_s < limit:
         yield f"MaxTime is {found.max_time_s:g} s, and a trial asks for {limit} s (prerun.time_limit_s)"
-    for key, value in _restrictions(found.name, ground):
+    for key, value in _list_restrictions(found.name, ground):
         yield f"{key}={value}: trials of everybody else are refused there"
 
 
-def _restrictions(name: str, ground: CheckContext) -> Iterator[tuple[str, str]]:
+def _list_restrictions(name: str, ground: CheckContext) -> Iterator[tuple[str, str]]:
     done = run(["scontrol", "show", "partition", name, "-o"], timeout_s=5.0, environ=ground.environ)
     for key in ("AllowAccounts", "AllowGroups", "AllowQos"):
         told = re.search(rf"\b{key}=(\S+)", done.stdout.decode("utf-8", "replace"))
@@ -124,11 +126,11 @@ def _restrictions(name: str, ground: CheckContext) -> Iterator[tuple[str, str]]:
             yield key, told[1]
 
 
-def _gpus(nodes: tuple[Node, ...], partition: str) -> int:
+def _count_gpus(nodes: tuple[Node, ...], partition: str) -> int:
     return sum(node.gpus for node in nodes if partition in node.partitions and node.usable)
 
 
-def topology(ground: CheckContext) -> CheckResult:
+def check_topology(ground: CheckContext) -> CheckResult:
     """Who knows which nodes are near each other."""
     if not isinstance(ground.snapshot, Snapshot):
         return CheckResult(name="topology", state=SKIP, text=_AWAY)
@@ -147,7 +149,7 @@ def topology(ground: CheckContext) -> CheckResult:
     return CheckResult(name="topology", state=OK, text=text)
 
 
-def clock(ground: CheckContext) -> CheckResult:
+def check_clock(ground: CheckContext) -> CheckResult:
     """This host's clock beside slurmctld's, who says when its answer was made."""
     if not isinstance(ground.slurm, Mapping):
         return CheckResult(name="clock", state=SKIP, text=_AWAY)
@@ -158,7 +160,7 @@ def clock(ground: CheckContext) -> CheckResult:
     told = re.search(rb"Configuration data as of (\d+)", done.stdout)
     if not told:
         return CheckResult(name="clock", state=UNKNOWN, text="slurmctld did not say what time it is")
-    skew = _beyond(int(told[1]), before, after)
+    skew = _compute_clock_offset(int(told[1]), before, after)
     figures = {"clock_skew_s": round(skew, 1)}
     if abs(skew) > _SKEW_S:
         state = FAIL if abs(skew) > _BAD_SKEW_S else WARN
@@ -168,7 +170,7 @@ def clock(ground: CheckContext) -> CheckResult:
     return CheckResult(name="clock", state=OK, text="this host and slurmctld agree", figures=figures)
 
 
-def _beyond(theirs: int, before: float, after: float) -> float:
+def _compute_clock_offset(theirs: int, before: float, after: float) -> float:
     """Seconds that slurmctld's whole second lies outside of the time in which it was asked."""
     if theirs + 1 < before:
         return theirs + 1 - before

@@ -23,7 +23,7 @@ _FOR_ALL = {  # where administrators put it
 }
 
 
-def configuration(ground: CheckContext) -> CheckResult:
+def check_configuration(ground: CheckContext) -> CheckResult:
     """Which files were read, who could have written them, and variables that set nothing."""
     read = [path for path in (find_site_file(ground.environ), find_user_file(ground.environ)) if path.exists()]
     loose = [f"{path}: {why}" for path in read if (why := find_other_writers(path.stat()))]
@@ -36,7 +36,7 @@ def configuration(ground: CheckContext) -> CheckResult:
     return CheckResult(name="configuration", state=WARN if odd else OK, text=text, hint=hint, details=odd)
 
 
-def nvml(ground: CheckContext) -> CheckResult:
+def check_nvml(ground: CheckContext) -> CheckResult:
     """NVIDIA's library on this host; nodes are looked at by what their Epilogs say."""
     if not Path(CONTROL).exists():
         return CheckResult(name="NVML", state=SKIP, text="no NVIDIA driver on this host")
@@ -66,7 +66,7 @@ def state_dir(ground: CheckContext) -> CheckResult:
     return CheckResult(name="state", state=OK, text=str(path))
 
 
-def answers(ground: CheckContext) -> CheckResult:
+def check_answer_cache(ground: CheckContext) -> CheckResult:
     """Where gsub keeps Slurm's answers for some seconds: only a directory that is this user's alone is believed."""
     try:
         folder = find_cache_folder(ground.environ, ground.uid)
@@ -81,7 +81,7 @@ def answers(ground: CheckContext) -> CheckResult:
     return CheckResult(name="kept answers", state=OK, text=folder)
 
 
-def completion(ground: CheckContext) -> CheckResult:
+def check_completion(ground: CheckContext) -> CheckResult:
     """Whether this user's shell completes gsub by our file."""
     name = Path(ground.environ.get("SHELL", "")).name
     if name not in {shell.value for shell in Shell}:

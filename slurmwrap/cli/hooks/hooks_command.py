@@ -58,7 +58,7 @@ def plan(
     """
     from slurmwrap.install import plan_output, workflow
 
-    where, made, names = _planned(locals())
+    where, made, names = _plan_installation(locals())
     steps = workflow.steps_of(made, where, names, by_hand=nodes == workflow.NONE, test=where.system.alive)
     if as_json:
         typer.echo(json.dumps(plan_output.plan_json(made, steps), indent=2))
@@ -111,7 +111,7 @@ def install(
     from slurmwrap.install import plan_output, verify_nodes, workflow
     from slurmwrap.model import hostlist
 
-    where, made, names = _planned(locals())
+    where, made, names = _plan_installation(locals())
     steps = workflow.steps_of(made, where, names, by_hand=nodes == workflow.NONE, test=test and where.system.alive)
     typer.echo(make_lines_harmless(plan_output.plan_text(made, steps, terminal.painter())))
     if made.conflicts:
@@ -176,7 +176,7 @@ def bundle(
         "edit": None,
         "nodes": "none",
     }
-    where, made, _ = _planned({**given, "no_reconfigure": True})
+    where, made, _ = _plan_installation({**given, "no_reconfigure": True})
     shipment = workflow.for_controller(made, where) if controller else workflow.shipment_of(made)
     content = packed(shipment)
     try:
@@ -211,7 +211,7 @@ def check(
     from slurmwrap.install import check_installation as checking
     from slurmwrap.install import plan_output, verify_nodes
 
-    where = _installed(root, manifest, systemd=not no_systemd)
+    where = _read_installed(root, manifest, systemd=not no_systemd)
     assert where.manifest is not None
     held = checking.check(where.manifest, where.system, where.slurm.config)
     held += verify_nodes.nodes_held(where, nodes, patience)
@@ -250,7 +250,7 @@ def uninstall(
     from slurmwrap.install.copy_to_nodes import group_by_reason
     from slurmwrap.model import hostlist
 
-    where = _installed(root, manifest, systemd=not no_systemd, reconfigure=not no_reconfigure)
+    where = _read_installed(root, manifest, systemd=not no_systemd, reconfigure=not no_reconfigure)
     assert where.manifest is not None
     taking = remove.make_taking(where.manifest, where.system.tree)
     typer.echo(make_lines_harmless(plan_output.format_uninstall_plan(taking, purge, terminal.painter())))
@@ -289,7 +289,7 @@ def watchdog(as_json: opt.Json = False) -> None:
     sys.exit(2 if late else 0)
 
 
-def _planned(given: dict[str, Any]) -> tuple[Any, Any, tuple[str, ...]]:
+def _plan_installation(given: dict[str, Any]) -> tuple[Any, Any, tuple[str, ...]]:
     """(ground, plan, the nodes that get files) for the flags of a command."""
     from slurmwrap.install import workflow
 
@@ -302,7 +302,7 @@ def _planned(given: dict[str, Any]) -> tuple[Any, Any, tuple[str, ...]]:
     return where, made, workflow.target_nodes(where, given["nodes"], made)
 
 
-def _installed(root: Path, manifest: Path, *, systemd: bool, reconfigure: bool = True) -> Any:
+def _read_installed(root: Path, manifest: Path, *, systemd: bool, reconfigure: bool = True) -> Any:
     """The ground of what is installed. SlurmwrapError where nothing is."""
     from slurmwrap.fast_dataclasses import replace
     from slurmwrap.install import workflow

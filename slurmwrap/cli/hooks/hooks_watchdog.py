@@ -31,17 +31,17 @@ def watch_over(now: float, voice: Console) -> tuple[list[dict[str, Any]], str]:
             [event_log.make_overdue_event(one.what, one.text) for one in late]
         )
     if word:
-        _mail(config, "late" if word == "late" else "well again", _about(late, text), voice)
+        _send_mail(config, "late" if word == "late" else "well again", _format_mail(late, text), voice)
     return [asdict(one) for one in late], text
 
 
-def _about(late: tuple[OverdueState, ...], text: str) -> str:
+def _format_mail(late: tuple[OverdueState, ...], text: str) -> str:
     host = os.uname().nodename
     end = "Jobs run as ever; they are not diagnosed, retried or reported until this is mended." if late else ""
     return f"slurmwrap's watchdog on {host}:\n\n{text}\n\n{end}".rstrip() + "\n"
 
 
-def _mail(config: Config, subject: str, text: str, voice: Console) -> None:
+def _send_mail(config: Config, subject: str, text: str, voice: Console) -> None:
     addresses = tuple(address.strip() for address in config.report.to.split(",") if address.strip())
     if not config.mail.server or not addresses:
         return

@@ -50,62 +50,62 @@ class Round:
 Samples = Sequence[tuple[tuple[str, ...], float]]
 
 
-def _family(name: str, kind: str, text: str, *labels: str) -> Family:
+def _make_family(name: str, kind: str, text: str, *labels: str) -> Family:
     return Family(name=name, kind=kind, help=text, labels=labels)
 
 
 _C, _G = "counter", "gauge"
 # Running totals: their name in the table `totals` is the family's.
 TOTALS = (
-    _family(
+    _make_family(
         "attempts", _C, "Runs that were judged, by category of the diagnosis and by decision.", "category", "decision"
     ),
-    _family("gpu_seconds", _C, "GPU-seconds that judged runs held, by category of the diagnosis.", "category"),
-    _family("reruns", _C, "Judged runs that were not their job's first, by how they ended.", "outcome"),
-    _family("preruns", _C, "Pre-runs that ended, by verdict.", "verdict"),
-    _family("prerun_gpu_seconds", _C, "GPU-seconds that pre-runs took."),
-    _family("prerun_stopped_gpus", _C, "GPUs that jobs stopped by their pre-run had asked for."),
-    _family("actions_intended", _C, "Changes that a rule asked for, by rule and its mode.", "rule", "mode"),
-    _family("actions_done", _C, "Changes that Slurm was asked for, by rule and outcome.", "rule", "outcome"),
-    _family("observations", _C, "Observations taken in, by the hook or program that left them.", "context"),
-    _family("observations_refused", _C, "Spool files that were not believed."),
+    _make_family("gpu_seconds", _C, "GPU-seconds that judged runs held, by category of the diagnosis.", "category"),
+    _make_family("reruns", _C, "Judged runs that were not their job's first, by how they ended.", "outcome"),
+    _make_family("preruns", _C, "Pre-runs that ended, by verdict.", "verdict"),
+    _make_family("prerun_gpu_seconds", _C, "GPU-seconds that pre-runs took."),
+    _make_family("prerun_stopped_gpus", _C, "GPUs that jobs stopped by their pre-run had asked for."),
+    _make_family("actions_intended", _C, "Changes that a rule asked for, by rule and its mode.", "rule", "mode"),
+    _make_family("actions_done", _C, "Changes that Slurm was asked for, by rule and outcome.", "rule", "outcome"),
+    _make_family("observations", _C, "Observations taken in, by the hook or program that left them.", "context"),
+    _make_family("observations_refused", _C, "Spool files that were not believed."),
 )
 GAUGES = (
-    _family("attempts_open", _G, "Runs that are not done with: they run, end, or wait for an action."),
-    _family("attempts_failed_24h", _G, "Runs that ended within 24 hours and failed, by domain.", "domain"),
-    _family(
+    _make_family("attempts_open", _G, "Runs that are not done with: they run, end, or wait for an action."),
+    _make_family("attempts_failed_24h", _G, "Runs that ended within 24 hours and failed, by domain.", "domain"),
+    _make_family(
         "gpu_seconds_failed_24h", _G, "GPU-seconds of runs that ended within 24 hours and failed, by domain.", "domain"
     ),
-    _family("gpu_seconds_24h", _G, "GPU-seconds of all runs that ended within 24 hours."),
-    _family("waiting_jobs", _G, "Jobs of gsub's that are eligible and wait, by what for.", "waits_for"),
-    _family("nodes", _G, "Nodes with a fault on record, by what they are called.", "status"),
-    _family("node_suspect", _G, "1 for each suspect or lemon node.", "node", "status"),
-    _family("nodes_out_of_service", _G, "Nodes that are drained or down, by whose drain it is.", "owner"),
-    _family("strikes_28d", _G, "Strikes of 28 days that count."),
-    _family("blocked_inputs", _G, "Files that are refused, by whom the block binds.", "scope"),
-    _family("open_incidents", _G, "Incidents that are not over, by category.", "category"),
-    _family("spool_files", _G, "Files that wait in the spools.", "spool"),
-    _family("spool_oldest_timestamp_seconds", _G, "When the oldest of them was left, Unix seconds.", "spool"),
-    _family("reconcile_last_timestamp_seconds", _G, "When the newest pass of the reconciler ended, Unix seconds."),
-    _family("reconcile_duration_seconds", _G, "How long it took."),
-    _family("reconcile_errors", _G, "Errors that it met."),
-    _family("report_last_timestamp_seconds", _G, "When the last whole night report was made, Unix seconds."),
-    _family("database_bytes", _G, "Size of the database's files.", "file"),
-    _family("database_free_bytes", _G, "Pages in the database that hold nothing."),
-    _family("database_oldest_run_timestamp_seconds", _G, "End of the oldest run that is kept, Unix seconds."),
-    _family("pruned_last_timestamp_seconds", _G, "When the database was last pruned, Unix seconds."),
-    _family("build_info", _G, "1, with this program's version and schema.", "version", "schema"),
+    _make_family("gpu_seconds_24h", _G, "GPU-seconds of all runs that ended within 24 hours."),
+    _make_family("waiting_jobs", _G, "Jobs of gsub's that are eligible and wait, by what for.", "waits_for"),
+    _make_family("nodes", _G, "Nodes with a fault on record, by what they are called.", "status"),
+    _make_family("node_suspect", _G, "1 for each suspect or lemon node.", "node", "status"),
+    _make_family("nodes_out_of_service", _G, "Nodes that are drained or down, by whose drain it is.", "owner"),
+    _make_family("strikes_28d", _G, "Strikes of 28 days that count."),
+    _make_family("blocked_inputs", _G, "Files that are refused, by whom the block binds.", "scope"),
+    _make_family("open_incidents", _G, "Incidents that are not over, by category.", "category"),
+    _make_family("spool_files", _G, "Files that wait in the spools.", "spool"),
+    _make_family("spool_oldest_timestamp_seconds", _G, "When the oldest of them was left, Unix seconds.", "spool"),
+    _make_family("reconcile_last_timestamp_seconds", _G, "When the newest pass of the reconciler ended, Unix seconds."),
+    _make_family("reconcile_duration_seconds", _G, "How long it took."),
+    _make_family("reconcile_errors", _G, "Errors that it met."),
+    _make_family("report_last_timestamp_seconds", _G, "When the last whole night report was made, Unix seconds."),
+    _make_family("database_bytes", _G, "Size of the database's files.", "file"),
+    _make_family("database_free_bytes", _G, "Pages in the database that hold nothing."),
+    _make_family("database_oldest_run_timestamp_seconds", _G, "End of the oldest run that is kept, Unix seconds."),
+    _make_family("pruned_last_timestamp_seconds", _G, "When the database was last pruned, Unix seconds."),
+    _make_family("build_info", _G, "1, with this program's version and schema.", "version", "schema"),
 )
 FAMILIES = (*TOTALS, *GAUGES)
 
 
-def figures(database: Database, config: Config, now: float, newest: Round) -> list[tuple[Family, Samples]]:
+def collect_families(database: Database, config: Config, now: float, newest: Round) -> list[tuple[Family, Samples]]:
     """Every family with its samples; one without any is there, and empty. StoreError."""
-    found: dict[str, Samples] = {**_totals(database), **_gauges(database, config, now, newest)}
+    found: dict[str, Samples] = {**_collect_totals(database), **_collect_gauges(database, config, now, newest)}
     return [(family, found.get(family.name, ())) for family in FAMILIES]
 
 
-def _totals(database: Database) -> dict[str, Samples]:
+def _collect_totals(database: Database) -> dict[str, Samples]:
     found: dict[str, list[tuple[tuple[str, ...], float]]] = {}
     for row in database._rows("SELECT metric, a, b, value FROM totals ORDER BY metric, a, b"):
         count = next((len(family.labels) for family in TOTALS if family.name == row["metric"]), 0)
@@ -113,13 +113,13 @@ def _totals(database: Database) -> dict[str, Samples]:
     return {family.name: found.get(family.name) or ([((), 0.0)] if not family.labels else []) for family in TOTALS}
 
 
-def _gauges(database: Database, config: Config, now: float, newest: Round) -> dict[str, Samples]:
+def _collect_gauges(database: Database, config: Config, now: float, newest: Round) -> dict[str, Samples]:
     found: dict[str, Samples] = {}
     for name, sql in _SQL.items():
         rows = database._rows(sql, {"now": now, "day": now - _DAY_S, "window": now - 28 * _DAY_S})
-        found[name] = [_sample(row) for row in rows if next(reversed(row.values())) is not None]
-    found |= _nodes(database, config, now)
-    found |= _files(database.path, config)
+        found[name] = [_make_sample(row) for row in rows if next(reversed(row.values())) is not None]
+    found |= _collect_nodes(database, config, now)
+    found |= _collect_files(database.path, config)
     found["build_info"] = [((__version__, str(VERSION)), 1.0)]
     if newest.at is not None:
         found["reconcile_last_timestamp_seconds"] = [((), newest.at)]
@@ -152,13 +152,13 @@ _SQL = {
 }
 
 
-def _sample(row: Mapping[str, Any]) -> tuple[tuple[str, ...], float]:
+def _make_sample(row: Mapping[str, Any]) -> tuple[tuple[str, ...], float]:
     """The last column is the value, those before it are labels."""
     *labels, value = row.values()
     return tuple(str(label) for label in labels), float(value)
 
 
-def _nodes(database: Database, config: Config, now: float) -> dict[str, Samples]:
+def _collect_nodes(database: Database, config: Config, now: float) -> dict[str, Samples]:
     history = database.node_history(now - config.nodes.window_days * _DAY_S)
     judged = [one for one in compute_node_scores(history, config.nodes, now=now) if one.status in ("suspect", "lemon")]
     counts = {status: sum(one.status == status for one in judged) for status in ("lemon", "suspect")}
@@ -168,10 +168,10 @@ def _nodes(database: Database, config: Config, now: float) -> dict[str, Samples]
     }
 
 
-def _files(path: Path, config: Config) -> dict[str, Samples]:
-    sizes = [((name,), _size(Path(f"{path}{end}"))) for name, end in (("main", ""), ("wal", "-wal"))]
+def _collect_files(path: Path, config: Config) -> dict[str, Samples]:
+    sizes = [((name,), _get_size(Path(f"{path}{end}"))) for name, end in (("main", ""), ("wal", "-wal"))]
     spools = {"shared": config.site.spool, "controller": f"{config.site.state_dir}/controller"}
-    heaps = {name: _heap(Path(place)) for name, place in spools.items() if config.site.state_dir and place}
+    heaps = {name: _count_spool_files(Path(place)) for name, place in spools.items() if config.site.state_dir and place}
     report = _last_report(config)
     return {
         "database_bytes": sizes,
@@ -187,24 +187,24 @@ def _last_report(config: Config) -> float | None:
     return last_made(config)
 
 
-def _size(path: Path) -> float:
+def _get_size(path: Path) -> float:
     try:
         return float(path.stat().st_size)
     except OSError:
         return 0.0
 
 
-def _heap(place: Path) -> tuple[int, float | None]:
+def _count_spool_files(place: Path) -> tuple[int, float | None]:
     """Files that are complete, and when the oldest was left."""
     try:  # everybody may write there: a link could lead to a file server that hangs
         plain = (entry for entry in os.scandir(place) if not entry.name.startswith("."))
         entries = [entry for entry in plain if entry.is_file(follow_symlinks=False)]
     except OSError:
         return 0, None
-    return _counted(entries)
+    return _count_entries(entries)
 
 
-def _counted(entries: Iterable[os.DirEntry[str]]) -> tuple[int, float | None]:
+def _count_entries(entries: Iterable[os.DirEntry[str]]) -> tuple[int, float | None]:
     times = []
     for entry in entries:
         if entry.name.endswith((".obs", ".env")):

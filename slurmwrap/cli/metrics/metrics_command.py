@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slurmwrap.cli.metrics.metric_families import PREFIX, Family, Round, Samples, figures
+from slurmwrap.cli.metrics.metric_families import PREFIX, Family, Round, Samples, collect_families
 from slurmwrap.cli.record_access import place_of
 from slurmwrap.config import load
 from slurmwrap.errors import SlurmwrapError, StoreError
@@ -61,9 +61,9 @@ def metrics(
         return
     config = load(os.environ)
     with Database.open(place_of(config, os.environ, os.geteuid()).database, readonly=True) as database:
-        text = text_of(figures(database, config, time.time(), Round()), form)
+        text = text_of(collect_families(database, config, time.time(), Round()), form)
     if output:
-        write(Path(output), text)
+        write_textfile(Path(output), text)
     else:
         sys.stdout.write(text)
 
@@ -112,7 +112,7 @@ class _Told:
             yield metric
 
 
-def write(path: Path, text: str) -> None:
+def write_textfile(path: Path, text: str) -> None:
     """Aside, mode 0644, then renamed: node_exporter reads the old file or the new one. StoreError."""
     try:
         replace(path, text, 0o644)

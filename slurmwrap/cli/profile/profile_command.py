@@ -12,7 +12,8 @@ import typer
 
 from slurmwrap.cli import list_options, terminal
 from slurmwrap.cli.profile import profile_output as profile_page
-from slurmwrap.cli.profile.profile_files import exported, read_profiles
+from slurmwrap.cli.profile.profile_files import export_profiles as exported
+from slurmwrap.cli.profile.profile_files import read_profiles
 from slurmwrap.cli.profile.profile_store import ProfileStore, catch_up, key_of_script, open_shelf
 from slurmwrap.console import Console
 from slurmwrap.errors import UsageError
@@ -56,7 +57,7 @@ def list_profiles(
     pre-runs. Those that differ in nothing but the digest of their key share a line. --user goes with --site.
     """
     now = time.time()
-    shelf = _shelf(site)
+    shelf = _open_profile_store(site)
     start = terminal.since(since, now) if since else 0.0
     found = [adapt_profile(one, now) for one in shelf.profiles()]
     paths = {key: use.script for key, use in shelf.uses().items()} if name else {}
@@ -64,11 +65,11 @@ def list_profiles(
     found = [one for one in found if source in ("", one.source) and one.measured_at >= start]
     found = sorted((p for p in found if p.confidence >= min_confidence), key=lambda p: (-p.measured_at, p.key))
     if user:
-        names = list_options.several(user)
+        names = list_options.split_list(user)
         found = [one for one in found if profile_page.name_of(one, site=site).partition(":")[0] in names]
-    shown, more = list_options.cut(found, limit * (1 if as_json else _PER_LINE), everything)
+    shown, more = list_options.cut_rows(found, limit * (1 if as_json else _PER_LINE), everything)
     uses = shelf.uses()
-    text, left = profile_page.table(
+    text, left = profile_page.format_profiles(
         *(shown, now, None if everything else limit), uses=uses, site=site, columns=terminal.columns()
     )
     more = more if as_json else more + left
@@ -88,18 +89,18 @@ def show(
 ) -> None:
     """Show one profile: what the job needs, on what it rests, its CPU curve and its memory model."""
     now = time.time()
-    shelf = _shelf(site)
+    shelf = _open_profile_store(site)
     profile = shelf.one(key_of_script(Path(name)) if _is_script(name, shelf) else name)
     if plot is not None:
-        from slurmwrap.cli.profile.profile_plot import draw
+        from slurmwrap.cli.profile.profile_plot import draw_profile
 
-        draw(profile, plot)
+        draw_profile(profile, plot)
         typer.echo(f"drawn: {plot}", err=True)
     if as_json:
         plain = to_json_dict(adapt_profile(profile, now)) | _plain_use(shelf.uses().get(profile.key))
-        typer.echo(list_options.envelope("profile", plain))
+        typer.echo(list_options.format_json_document("profile", plain))
         return
-    typer.echo(_page(profile, now, storage, shelf.uses().get(profile.key)))
+    typer.echo(_format_page(profile, now, storage, shelf.uses().get(profile.key)))
 
 
 @app.command(
@@ -113,14 +114,14 @@ def measure(
 
     This is gsub --prerun=only with the CPU curve behind it. Options of this command stand before sbatch's own.
     """
-    from slurmwrap.cli.profile.profile_measure import measured
+    from slurmwrap.cli.profile.profile_measure import measure_profile
 
     voice = Console.of_terminal("slurmwrap")
-    profile, code = measured(words, minutes * 60, voice)
+    profile, code = measure_profile(words, minutes * 60, voice)
     if profile is None:
         voice.say("nothing was learnt of its needs")
     else:
-        typer.echo(_page(profile, time.time()))
+        typer.echo(_format_page(profile, time.time()))
     raise typer.Exit(code)
 
 
@@ -137,7 +138,7 @@ def import_profiles(
     """
     if user and not site:
         raise UsageError("--user goes with --site: your own profiles are yours")
-    shelf = _shelf(site)
+    shelf = _open_profile_store(site)
     found = shelf.owned(read_profiles(file, time.time()), user)
     known = {one.key for one in shelf.stored()}
     wanted = [one for one in found if replacing or one.key not in known]
@@ -153,7 +154,7 @@ def export_profiles(
     site: Site = False,
 ) -> None:
     """Write profiles as JSON to stdout; `profile import` gives the very same back."""
-    shelf = _shelf(site)
+    shelf = _open_profile_store(site)
     found = [shelf.one(key) for key in keys] if keys else list(shelf.profiles())
     typer.echo(exported(found))
 
@@ -168,7 +169,7 @@ def clear(
     """Remove profiles and the measurements they rest on. Nothing is asked; what was removed is said."""
     if bool(keys) == everything:
         raise UsageError("name the keys to clear, or --all", hint="slurmwrap profile list")
-    shelf = _shelf(site)
+    shelf = _open_profile_store(site)
     gone = list(shelf.stored()) if everything else [shelf.exactly(key) for key in keys or ()]
     for one in gone:
         shelf.forget(one.key)
@@ -183,19 +184,21 @@ def _plain_use(use: ProfileUse | None) -> dict[str, object]:
     return {"script": use.script, "last_used": use.last_at, "submissions": use.times}
 
 
-def _page(profile: ResourceProfile, now: float, storage: float | None = None, use: ProfileUse | None = None) -> str:
-    return profile_page.page(
+def _format_page(
+    profile: ResourceProfile, now: float, storage: float | None = None, use: ProfileUse | None = None
+) -> str:
+    return profile_page.format_profile(
         profile,
         now,
         use=use,
         columns=terminal.columns(least=40, most=120),
-        unicode=_unicode(),
+        unicode=_can_print_blocks(),
         paint=terminal.painter(),
         storage_mib_per_s=storage,
     )
 
 
-def _shelf(site: bool) -> ProfileStore:
+def _open_profile_store(site: bool) -> ProfileStore:
     shelf = open_shelf(site, os.environ)
     if not site:
         catch_up(os.environ, Console.of_terminal("slurmwrap"))
@@ -206,7 +209,7 @@ def _is_script(name: str, shelf: ProfileStore) -> bool:
     return name not in {one.key for one in shelf.profiles()} and Path(name).is_file()
 
 
-def _unicode() -> bool:
+def _can_print_blocks() -> bool:
     """Whether stdout can take block characters."""
     try:
         "█◀±…".encode(sys.stdout.encoding or "ascii")

@@ -21,21 +21,21 @@ _CAP = 64 << 20
 _KEY_CAP = 250
 
 
-def exported(profiles: Sequence[ResourceProfile]) -> str:
+def export_profiles(profiles: Sequence[ResourceProfile]) -> str:
     """JSON text; `read_profiles` gives the very same records back."""
     return json.dumps({_MARK: VERSION, "profiles": [to_json_dict(one) for one in profiles]}, indent=2)
 
 
 def read_profiles(path: Path, now: float) -> tuple[ResourceProfile, ...]:
     """The profiles of a file, of standard input for "-". UsageError says where it cannot be read."""
-    content = _content(path)
+    content = _read_content(path)
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise UsageError(f"{path} is no text of profiles", hint=_WANTED, exit_code=1) from None
     try:
-        found = _ours(text) if text.lstrip()[:1] in ("{", "[") else parse_profiles(text.splitlines(), at=now)
-        _check(found)
+        found = _parse_profiles(text) if text.lstrip()[:1] in ("{", "[") else parse_profiles(text.splitlines(), at=now)
+        _check_numbers(found)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: {error}", hint=_WANTED, exit_code=1) from error
     return found
@@ -44,7 +44,7 @@ def read_profiles(path: Path, now: float) -> tuple[ResourceProfile, ...]:
 _WANTED = "wanted is what 'slurmwrap profile export' writes, or a CSV with model, cpus, mem_gb and throughput"
 
 
-def _content(path: Path) -> bytes:
+def _read_content(path: Path) -> bytes:
     try:
         if str(path) == "-":
             content = sys.stdin.buffer.read(_CAP + 1)
@@ -58,7 +58,7 @@ def _content(path: Path) -> bytes:
     return content
 
 
-def _ours(text: str) -> tuple[ResourceProfile, ...]:
+def _parse_profiles(text: str) -> tuple[ResourceProfile, ...]:
     plain: Any = json.loads(text)
     if not isinstance(plain, dict) or not isinstance(plain.get("profiles"), list):
         raise ValueError("it is JSON, but no export of profiles")
@@ -67,7 +67,7 @@ def _ours(text: str) -> tuple[ResourceProfile, ...]:
     return tuple(record_from_json(ResourceProfile, one) for one in plain["profiles"])
 
 
-def _check(profiles: Sequence[ResourceProfile]) -> None:
+def _check_numbers(profiles: Sequence[ResourceProfile]) -> None:
     """Numbers that placement would believe; ValueError names the profile."""
     seen = set()
     for one in profiles:

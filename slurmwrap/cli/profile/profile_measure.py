@@ -22,7 +22,7 @@ from slurmwrap.sbatch.passthrough import find_passthrough_reason, find_prerun_re
 _CODES = {Outcome.PASS: 0, Outcome.FAIL: PrerunFailed.exit_code, Outcome.INCONCLUSIVE: PrerunInconclusive.exit_code}
 
 
-def measured(words: Sequence[str], seconds: float, voice: Console) -> tuple[ResourceProfile | None, int]:
+def measure_profile(words: Sequence[str], seconds: float, voice: Console) -> tuple[ResourceProfile | None, int]:
     """(what is now known of the job, exit code as of gsub --prerun=only). `seconds` are for the curve."""
     environ = dict(os.environ)
     request = parse_request(

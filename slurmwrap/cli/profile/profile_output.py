@@ -22,7 +22,7 @@ _SCRIPT = 24  # columns of a script's name
 HEAD = ("~profile", ">CPUs", ">MiB", ">steps/s", ">runs", ">sure", ">age", "from")
 
 
-def table(
+def format_profiles(
     profiles: Sequence[ResourceProfile],
     now: float,
     limit: int | None = None,
@@ -38,10 +38,10 @@ def table(
     if not profiles:
         return "No profile is known.", 0
     known = uses or {}
-    rows = [[name_of(one, site=site), *_cells(one, now, known.get(one.key))] for one in profiles]
-    groups = [[list(row) for row in group] for _, group in groupby(rows, key=_alike)]
+    rows = [[name_of(one, site=site), *_list_cells(one, now, known.get(one.key))] for one in profiles]
+    groups = [[list(row) for row in group] for _, group in groupby(rows, key=_make_fold_key)]
     shown = groups[:limit]
-    lines = [_folded(group) for group in shown]
+    lines = [_fold_rows(group) for group in shown]
     if any(row[-1] for row in lines):
         head = ("script", *HEAD[1:6], ">used", "~profile")
         text = text_format.table(head, ([row[-1], *row[1:7], row[0]] for row in lines), indent=0, columns=columns)
@@ -68,7 +68,7 @@ def name_of(profile: ResourceProfile, *, site: bool = False) -> str:
         return profile.key
 
 
-def _cells(one: ResourceProfile, now: float, use: ProfileUse | None) -> list[str]:
+def _list_cells(one: ResourceProfile, now: float, use: ProfileUse | None) -> list[str]:
     cpus = "" if one.cpus_per_gpu is None else f"{one.cpus_per_gpu:.3g}"
     return [
         f">={cpus}" if cpus and one.cpu_bound else cpus,
@@ -82,17 +82,17 @@ def _cells(one: ResourceProfile, now: float, use: ProfileUse | None) -> list[str
     ]
 
 
-def _alike(row: Sequence[str]) -> tuple[str, ...]:
+def _make_fold_key(row: Sequence[str]) -> tuple[str, ...]:
     return (row[0].rpartition("-")[0] or row[0], *row[1:])
 
 
-def _folded(rows: list[list[str]]) -> list[str]:
+def _fold_rows(rows: list[list[str]]) -> list[str]:
     if len(rows) == 1:
         return rows[0]
     return [f"{rows[0][0].rpartition('-')[0]}-… ({len(rows)})", *rows[0][1:]]
 
 
-def page(
+def format_profile(
     profile: ResourceProfile,
     now: float,
     *,
@@ -107,25 +107,25 @@ def page(
     `storage_mib_per_s`: what storage gives one GPU's share of the job; None draws what it would have to give.
     """
     lines = [paint(text_format.fit(profile.key, columns), "bold")]
-    facts = [*_use(use, now), *_facts(profile, now)]
+    facts = [*_list_use(use, now), *_list_facts(profile, now)]
     left = max(len(name) for name, _ in facts)
     for name, text in facts:
         indent = f"  {name:<{left}}  "
         lines.append(text_format.wrapped(text, indent=indent, hanging=" " * len(indent), columns=columns))
-    lines += _curve(profile, now, columns, unicode, paint)
-    lines += _memory(profile, storage_mib_per_s, columns, unicode, paint)
+    lines += _format_curve(profile, now, columns, unicode, paint)
+    lines += _format_memory(profile, storage_mib_per_s, columns, unicode, paint)
     text = "\n".join(lines)
     return text if unicode else text.encode("ascii", "replace").decode("ascii")
 
 
-def _use(use: ProfileUse | None, now: float) -> Iterator[tuple[str, str]]:
+def _list_use(use: ProfileUse | None, now: float) -> Iterator[tuple[str, str]]:
     if use is not None:
         ago = text_format.duration(max(0.0, now - use.last_at))
         yield "script", use.script
         yield "used", f"{text_format.count(use.times, 'submission')}, the last {ago} ago"
 
 
-def _facts(one: ResourceProfile, now: float) -> Iterator[tuple[str, str]]:
+def _list_facts(one: ResourceProfile, now: float) -> Iterator[tuple[str, str]]:
     age = text_format.duration(max(0.0, now - one.measured_at))
     if one.runs or one.preruns:
         told = f"{text_format.count(one.runs, 'complete run')}, {text_format.count(one.preruns, 'pre-run')}"
@@ -141,12 +141,12 @@ def _facts(one: ResourceProfile, now: float) -> Iterator[tuple[str, str]]:
         yield "memory", f"{one.mem_mib_per_gpu:,} MiB per GPU ({basis})"
     if one.steps_per_s is not None:
         yield "speed", f"{one.steps_per_s:.3g} steps/s"
-    if gpu := _gpu(one):
+    if gpu := _format_gpu(one):
         yield "GPU", gpu
     if one.model_mib is not None:
         skew = "" if one.skew is None else f"; skew {one.skew:.2f} (largest tensor / model)"
-        yield "model", f"{_amount(one.model_mib)} MiB{skew}"
-    if loader := _loader(one):
+        yield "model", f"{_format_amount(one.model_mib)} MiB{skew}"
+    if loader := _format_loader(one):
         yield "loader", loader
     if one.sensitivity:
         slower = (f"{name} {factor:.2f}" for name, factor in sorted(one.sensitivity.items()))
@@ -161,7 +161,7 @@ def _cpu_basis(one: ResourceProfile) -> str:
     return "it kept all its CPUs busy" if one.cpu_bound else "the mean in use and 25 % more"
 
 
-def _gpu(one: ResourceProfile) -> str:
+def _format_gpu(one: ResourceProfile) -> str:
     measured = f", measured with {one.gpus_per_node} per node" if one.gpus_per_node else ""
     parts = [f"{one.gpu_type or 'any GPU'}{measured}"] if one.gpu_type or one.gpus_per_node else []
     parts += [f"{one.gpu_mem_mib:,} MiB of its memory used"] if one.gpu_mem_mib is not None else []
@@ -170,18 +170,18 @@ def _gpu(one: ResourceProfile) -> str:
     return ", ".join(parts)
 
 
-def _loader(one: ResourceProfile) -> str:
+def _format_loader(one: ResourceProfile) -> str:
     parts = [f"{text_format.count(one.loader_workers, 'worker')} per GPU"] if one.loader_workers is not None else []
-    parts += [f"reads {_amount(one.read_mib_per_s)} MiB/s per GPU"] if one.read_mib_per_s is not None else []
+    parts += [f"reads {_format_amount(one.read_mib_per_s)} MiB/s per GPU"] if one.read_mib_per_s is not None else []
     parts += [f"{one.dataset_mib:,.0f} MiB per epoch"] if one.dataset_mib is not None else []
     return ", ".join(parts)
 
 
-def _amount(mib: float) -> str:
+def _format_amount(mib: float) -> str:
     return f"{mib:,.0f}" if mib >= 10 else f"{abs(mib):.2g}"
 
 
-def _curve(one: ResourceProfile, now: float, columns: int, unicode: bool, paint: Paint) -> list[str]:
+def _format_curve(one: ResourceProfile, now: float, columns: int, unicode: bool, paint: Paint) -> list[str]:
     if not one.cpu_curve:
         return []
     measured = f", measured {text_format.duration(max(0.0, now - one.curve_at))} ago" if one.curve_at else ""
@@ -197,7 +197,7 @@ def _curve(one: ResourceProfile, now: float, columns: int, unicode: bool, paint:
     return lines
 
 
-def _memory(one: ResourceProfile, storage: float | None, columns: int, unicode: bool, paint: Paint) -> list[str]:
+def _format_memory(one: ResourceProfile, storage: float | None, columns: int, unicode: bool, paint: Paint) -> list[str]:
     """Speed, or the storage that full speed needs, over the memory of one GPU's share."""
     if one.mem_mib_per_gpu is None or one.source == "import":
         return []
@@ -215,7 +215,9 @@ def _memory(one: ResourceProfile, storage: float | None, columns: int, unicode: 
     least = find_needed_mib(model)
     sizes = [round(model.floor_mib + share * one.dataset_mib) for share in (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)]
     sizes = sorted({*sizes, *([least] if least is not None else [])})
-    points = [ProfileBar(label=f"{size:,}", value=_over(model, size), chosen=size == least) for size in sizes]
+    points = [
+        ProfileBar(label=f"{size:,}", value=_compute_model_speed(model, size), chosen=size == least) for size in sizes
+    ]
     unit = "needs of storage, MiB/s" if storage is None else f"speed at {storage:,.0f} MiB/s of storage"
     return [
         *lines,
@@ -223,7 +225,7 @@ def _memory(one: ResourceProfile, storage: float | None, columns: int, unicode: 
     ]
 
 
-def _over(model: MemoryModel, size: float) -> float:
+def _compute_model_speed(model: MemoryModel, size: float) -> float:
     if model.storage_mib_per_s is None:
         return compute_needed_storage(model, size) or 0.0
     return compute_speed(model, size) or 0.0

@@ -13,7 +13,7 @@ from slurmwrap.model.resource_profile import ResourceProfile
 KINDS = (".svg", ".png")
 
 
-def draw(profile: ResourceProfile, path: Path) -> None:
+def draw_profile(profile: ResourceProfile, path: Path) -> None:
     """Writes the file. UsageError where matplotlib is missing, the ending is another, or there is nothing to draw."""
     if path.suffix.lower() not in KINDS:
         raise UsageError(f"--plot {path}: a file ending in .svg or .png is wanted", exit_code=1)
@@ -21,9 +21,9 @@ def draw(profile: ResourceProfile, path: Path) -> None:
         raise UsageError(
             f"'{profile.key}' has no CPU curve to draw", hint="slurmwrap profile measure SCRIPT", exit_code=1
         )
-    figure = _figure()
+    figure = _make_figure()
     axes = figure.subplots()
-    _curve(axes, profile)
+    _plot_curve(axes, profile)
     figure.suptitle(profile.key, fontsize=10)
     try:
         figure.savefig(path, dpi=150)
@@ -31,7 +31,7 @@ def draw(profile: ResourceProfile, path: Path) -> None:
         raise UsageError(f"cannot write {path}: {error.strerror}", exit_code=1) from error
 
 
-def _figure() -> Any:
+def _make_figure() -> Any:
     try:
         figures = import_module("matplotlib.figure")
     except ImportError as error:
@@ -41,7 +41,7 @@ def _figure() -> Any:
     return figures.Figure(figsize=(6.4, 3.8), layout="constrained")  # no pyplot: nothing asks for a display
 
 
-def _curve(axes: Any, profile: ResourceProfile) -> None:
+def _plot_curve(axes: Any, profile: ResourceProfile) -> None:
     cpus = [point.cpus for point in profile.cpu_curve]
     rates = [point.steps_per_s for point in profile.cpu_curve]
     spreads = [point.spread * point.steps_per_s for point in profile.cpu_curve]

@@ -59,28 +59,28 @@ def last_made(config: Config) -> float | None:
         return None
 
 
-def beginning(config: Config, end: float, zone: tzinfo | None) -> float:
+def find_night_start(config: Config, end: float, zone: tzinfo | None) -> float:
     """Where the night that ends at `end` begins, Unix seconds: where the last whole one ended, 48 hours ago at most.
 
     Made again on the same day it begins as before, since its page takes the other's place. 24 hours where none was.
     """
-    covered = _covered(config)
+    covered = _find_covered_time(config)
     if covered is None or covered[1] > end:
         return end - NIGHT_S
-    again = _day(covered[1], zone) == _day(end, zone)
+    again = _get_day(covered[1], zone) == _get_day(end, zone)
     return max(covered[0] if again else covered[1], end - LONGEST_S)
 
 
-def left_out(config: Config, start: float, zone: tzinfo | None) -> tuple[str, ...]:
+def list_left_out_hours(config: Config, start: float, zone: tzinfo | None) -> tuple[str, ...]:
     """A line about the hours before `start` that no night has, where there are any."""
-    covered = _covered(config)
+    covered = _find_covered_time(config)
     if covered is None or covered[1] >= start:
         return ()
     begin, end = (datetime.fromtimestamp(moment, zone).strftime("%Y-%m-%dT%H:%M") for moment in (covered[1], start))
     return (f"No night has what ended before: slurmwrap report --since {begin} --until {end}",)
 
 
-def _covered(config: Config) -> tuple[float, float] | None:
+def _find_covered_time(config: Config) -> tuple[float, float] | None:
     try:
         start, end = map(float, (directory_of(config) / COVERED).read_text(encoding="ascii").split())
     except (OSError, ValueError):
@@ -88,11 +88,11 @@ def _covered(config: Config) -> tuple[float, float] | None:
     return (start, end) if start < end else None
 
 
-def _day(moment: float, zone: tzinfo | None) -> date:
+def _get_day(moment: float, zone: tzinfo | None) -> date:
     return datetime.fromtimestamp(moment, zone).date()
 
 
-def nightly(report: NightReport, config: Config, zone: tzinfo | None, now: float) -> Path:
+def write_night(report: NightReport, config: Config, zone: tzinfo | None, now: float) -> Path:
     """Writes, prunes, mails, leaves the mark; returns the page. StoreError or UsageError names what did not work."""
     from slurmwrap.cli.report import report_output
     from slurmwrap.report.headline import build_page
@@ -100,23 +100,27 @@ def nightly(report: NightReport, config: Config, zone: tzinfo | None, now: float
     page = build_page(report, zone)
     folder = directory_of(config)
     try:
-        _made(folder, config)
+        _make_folder(folder, config)
         for kind in ("json", "text", "html"):
-            put(folder / f"{page.day}{report_output.ENDINGS[kind]}", report_output.rendered(report, kind, zone), FILES)
-        put(folder / "latest.html", max(_pages(folder)).read_bytes(), FILES)
-        prune(folder, page.day, config.report.keep_d)
-        put(folder / "index.html", _index(folder, page.whose), FILES)
-        to = report_output.addresses(config.report.to)
+            put(
+                folder / f"{page.day}{report_output.ENDINGS[kind]}",
+                report_output.render_report(report, kind, zone),
+                FILES,
+            )
+        put(folder / "latest.html", max(_list_pages(folder)).read_bytes(), FILES)
+        prune_nights(folder, page.day, config.report.keep_d)
+        put(folder / "index.html", _render_index(folder, page.whose), FILES)
+        to = report_output.split_addresses(config.report.to)
         if to:
-            report_output.send(report, page, to, config)
+            report_output.send_report(report, page, to, config)
         put(folder / COVERED, f"{report.since!r} {report.until!r}\n", 0o644)
         put(folder / MARK, f"{now:.0f}\n", 0o644)
     except OSError as error:
-        raise report_output.failed("the night report could not be written:", error) from error
+        raise report_output.make_write_error("the night report could not be written:", error) from error
     return folder / f"{page.day}.html"
 
 
-def _made(folder: Path, config: Config) -> None:
+def _make_folder(folder: Path, config: Config) -> None:
     """The directory, for whoever owns the site's state: root may be the first to call."""
     if folder.is_dir():
         return
@@ -127,7 +131,7 @@ def _made(folder: Path, config: Config) -> None:
             os.chown(folder, owner.st_uid, owner.st_gid)
 
 
-def prune(folder: Path, today: str, keep_d: int) -> None:
+def prune_nights(folder: Path, today: str, keep_d: int) -> None:
     """Takes away the nights of more than `keep_d` days before `today`; files of other names stay."""
     oldest = str(date.fromisoformat(today) - timedelta(days=keep_d))
     for path in folder.iterdir():
@@ -139,23 +143,23 @@ def prune(folder: Path, today: str, keep_d: int) -> None:
 # ---- the index
 
 
-def _index(folder: Path, whose: str) -> str:
+def _render_index(folder: Path, whose: str) -> str:
     from slurmwrap.report.report_html import index
 
-    return index(sorted(_nights(folder), key=lambda night: night.day, reverse=True), whose)
+    return index(sorted(_list_nights(folder), key=lambda night: night.day, reverse=True), whose)
 
 
-def _nights(folder: Path) -> Iterator[Night]:
-    for path in _pages(folder):
-        word, sentence = _verdict(path)
+def _list_nights(folder: Path) -> Iterator[Night]:
+    for path in _list_pages(folder):
+        word, sentence = _read_verdict(path)
         yield Night(day=path.stem, word=word, sentence=sentence)
 
 
-def _pages(folder: Path) -> Iterator[Path]:
+def _list_pages(folder: Path) -> Iterator[Path]:
     return (path for path in folder.glob("????-??-??.html") if _DAY.fullmatch(path.name))
 
 
-def _verdict(path: Path) -> tuple[str, str]:
+def _read_verdict(path: Path) -> tuple[str, str]:
     """As the page's own head tells it: four hundred pages are listed in milliseconds."""
     try:
         with path.open("rb") as file:

@@ -62,7 +62,7 @@ def report(
     from slurmwrap.cli.report import report_output as out
     from slurmwrap.report.headline import build_page
 
-    output = _place(file, output)
+    output = _find_output_place(file, output)
     if as_html and as_json:
         raise UsageError("--html and --json are two formats", hint="give one of them")
     kind = "html" if as_html else "json" if as_json else kind
@@ -78,35 +78,37 @@ def report(
     if nightly and not place.site:
         raise UsageError("--nightly is the site's: root's or SlurmUser's", hint="slurmwrap report shows your own jobs")
     if nightly and not since:
-        start = report_nightly.beginning(config, end, terminal.local_zone())
+        start = report_nightly.find_night_start(config, end, terminal.local_zone())
     else:
         start = terminal.since(since or "24h", now)
     if start >= end:
         raise UsageError(f"--since {since or '24h'} is not before --until {until or 'now'}")
-    asked_for = report_data.asked(place, user)
+    asked_for = report_data.get_report_user(place, user)
     unseen = look_first(place, config)
-    page = report_data.night(place, config, start, end, user=asked_for, account=account)
+    page = report_data.build_report_of_night(place, config, start, end, user=asked_for, account=account)
     if unseen:
         typer.echo(f"slurmwrap: {unseen}", err=True)
         page = replace(page, notes=(*page.notes, unseen))
     if not place.site and not page.user:
-        page = replace(page, user=_name(place.uid))
+        page = replace(page, user=_get_user_name(place.uid))
     if nightly:
         if not since:
-            page = replace(page, notes=(*page.notes, *report_nightly.left_out(config, start, terminal.local_zone())))
-        typer.echo(report_nightly.nightly(page, config, terminal.local_zone(), now))
+            page = replace(
+                page, notes=(*page.notes, *report_nightly.list_left_out_hours(config, start, terminal.local_zone()))
+            )
+        typer.echo(report_nightly.write_night(page, config, terminal.local_zone(), now))
         return
     if output:
-        for path in out.write(page, chosen, output, terminal.local_zone()):
+        for path in out.write_report(page, chosen, output, terminal.local_zone()):
             typer.echo(path)
     if mail:
-        out.send(page, build_page(page, terminal.local_zone()), mail, config)
+        out.send_report(page, build_page(page, terminal.local_zone()), mail, config)
         typer.echo(f"sent to {', '.join(mail)}")
     if not output and not mail:
-        typer.echo(out.rendered(page, chosen, terminal.local_zone(), terminal.painter()), nl=False)
+        typer.echo(out.render_report(page, chosen, terminal.local_zone(), terminal.painter()), nl=False)
 
 
-def _place(file: str, output: str) -> str:
+def _find_output_place(file: str, output: str) -> str:
     """Where it is written. A FILE without a known ending may be a job id or a user: nothing is written then."""
     from slurmwrap.cli.report.report_output import is_named
 
@@ -120,7 +122,7 @@ def _place(file: str, output: str) -> str:
     return file
 
 
-def _name(uid: int) -> str:
+def _get_user_name(uid: int) -> str:
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

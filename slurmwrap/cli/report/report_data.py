@@ -26,7 +26,7 @@ from slurmwrap.store.report_figures import DETAIL_S, read
 from slurmwrap.store.report_reader import Period, ReportReader
 
 
-def night(
+def build_report_of_night(
     place: RecordSource, config: Config, since: float, until: float, *, user: str = "", account: str = ""
 ) -> NightReport:
     """The report of what ended within [since, until), Unix seconds; of `user` or `account` alone where one is named.
@@ -34,16 +34,16 @@ def night(
     Who is neither root nor SlurmUser gets his own whatever is asked. StoreError.
     """
     period = Period(since=since, until=until, user=user, account=account)
-    with nothing_is_garbage(), _opened(place, period) as (database, reader, known):
+    with nothing_is_garbage(), _open_database(place, period) as (database, reader, known):
         notes = known.notes if known else ()
-        figures = read(database, reader, config, site=place.site, switch_of=lambda: _switches(config), notes=notes)
+        figures = read(database, reader, config, site=place.site, switch_of=lambda: _read_switches(config), notes=notes)
         report = build(figures, config.nodes)
     if known is None:
         return report
     return own_report(report, known.attempts, known.submissions, known.preruns)
 
 
-def asked(place: RecordSource, user: str) -> str:
+def get_report_user(place: RecordSource, user: str) -> str:
     """The user whose report is meant: "me" is who asks. RefusedError where somebody asks for another one's."""
     try:
         own = pwd.getpwuid(place.uid).pw_name
@@ -57,7 +57,7 @@ def asked(place: RecordSource, user: str) -> str:
 
 
 @contextmanager
-def _opened(place: RecordSource, period: Period) -> Iterator[tuple[Database, ReportReader, JobRecords | None]]:
+def _open_database(place: RecordSource, period: Period) -> Iterator[tuple[Database, ReportReader, JobRecords | None]]:
     """`Known`: what a user may know; None of the site's database."""
     if place.site:
         with Database.open(place.database, readonly=True) as database, ReportReader(place.database, period) as reader:
@@ -83,7 +83,7 @@ def of_records(known: JobRecords) -> Database:
     )
 
 
-def _switches(config: Config) -> Mapping[str, str]:
+def _read_switches(config: Config) -> Mapping[str, str]:
     """Node -> the closest domain of the network it is in, by what Slurm knows now; {} where it does not answer."""
     try:
         topology = SlurmCommands(os.environ, timeout_s=config.slurm_timeout_s).snapshot().topology

@@ -43,7 +43,7 @@ def is_named(file: str) -> bool:
     return Path(file).suffix.lower() in _OF_ENDING or _is_directory(file)
 
 
-def rendered(report: NightReport, kind: str, zone: tzinfo | None, paint: Paint = plain) -> str:
+def render_report(report: NightReport, kind: str, zone: tzinfo | None, paint: Paint = plain) -> str:
     """The report in one of FORMATS; of CSV the main table."""
     if kind == "json":
         from slurmwrap.report import report_json
@@ -75,17 +75,17 @@ def whole_page(report: NightReport, page: Page) -> str:
 # ---- files
 
 
-def write(report: NightReport, kind: str, output: str, zone: tzinfo | None) -> tuple[Path, ...]:
+def write_report(report: NightReport, kind: str, output: str, zone: tzinfo | None) -> tuple[Path, ...]:
     """Writes what was asked for and names the files. A directory gets `night-DATE.html`, or one CSV per table.
     UsageError where the place cannot be written."""
     path = Path(output)
     try:
         if kind == "csv" and (_is_directory(output) or path.suffix == ".zip"):
-            return _tables(build_page(report, zone), path)
+            return _write_tables(build_page(report, zone), path)
         if _is_directory(output):
             path.mkdir(parents=True, exist_ok=True)
             path /= f"night-{build_page(report, zone).day}{ENDINGS[kind]}"
-        put(path, rendered(report, kind, zone))
+        put(path, render_report(report, kind, zone))
     except OSError as error:
         raise UsageError(f"cannot write {error.filename or path}: {error.strerror}", exit_code=1) from error
     return (path,)
@@ -95,13 +95,13 @@ def _is_directory(output: str) -> bool:
     return output.endswith("/") or Path(output).is_dir()
 
 
-def _tables(page: Page, path: Path) -> tuple[Path, ...]:
+def _write_tables(page: Page, path: Path) -> tuple[Path, ...]:
     """One file per table, in a directory or a ZIP."""
     from slurmwrap.report.report_csv import render_files
 
     found = render_files(page)
     if path.suffix == ".zip" and not path.is_dir():
-        put(path, _zipped(found))
+        put(path, _zip_tables(found))
         return (path,)
     path.mkdir(parents=True, exist_ok=True)
     for name, text in found.items():
@@ -109,7 +109,7 @@ def _tables(page: Page, path: Path) -> tuple[Path, ...]:
     return tuple(path / name for name in found)
 
 
-def _zipped(found: dict[str, str]) -> bytes:
+def _zip_tables(found: dict[str, str]) -> bytes:
     """The same tables give the same bytes: no time of day is inside."""
     from io import BytesIO
     from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
@@ -124,12 +124,12 @@ def _zipped(found: dict[str, str]) -> bytes:
 # ---- mail
 
 
-def addresses(text: str) -> tuple[str, ...]:
+def split_addresses(text: str) -> tuple[str, ...]:
     """ "a@example.org, b@example.org" -> both."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def send(report: NightReport, page: Page, to: Sequence[str], config: Config) -> None:
+def send_report(report: NightReport, page: Page, to: Sequence[str], config: Config) -> None:
     """Text and HTML, the whole page attached. UsageError without a mail server, StoreError where it refuses."""
     from slurmwrap.host.mail import Attachment, Mailer
     from slurmwrap.report import report_html
@@ -149,7 +149,7 @@ def send(report: NightReport, page: Page, to: Sequence[str], config: Config) -> 
     )
 
 
-def failed(what: str, error: OSError) -> StoreError:
+def make_write_error(what: str, error: OSError) -> StoreError:
     """An error of the file system, in words."""
     return StoreError(
         f"{what} {error.filename or ''}: {error.strerror}".replace(" :", ":"), hint="see report.directory"

@@ -158,65 +158,69 @@ def simulate(
         jobs=jobs, jobs_per_hour=jobs_per_hour, split=split, gpu_demand=gpu_demand, run_times=run_times,
     )  # fmt: skip
     if failures is None:
-        _go(asked, plot, as_json)
+        _run_simulations(asked, plot, as_json)
     elif plot is not None:
         raise UsageError("--failures is a table: there is nothing to --plot")
     else:
-        _fail(asked, failures, as_json)
+        _run_failure_study(asked, failures, as_json)
 
 
-def _go(asked: SimulateOptions, plot: Path | None, as_json: bool) -> None:
+def _run_simulations(asked: SimulateOptions, plot: Path | None, as_json: bool) -> None:
     from slurmwrap.cli.simulate import simulate_output as simulate_page
     from slurmwrap.cli.simulate import simulate_plot
-    from slurmwrap.cli.simulate.simulate_options import planned
+    from slurmwrap.cli.simulate.simulate_options import make_simulation_plan
 
     voice = Console.of_terminal(_PROGRAM)
     if plot is not None:
-        simulate_plot.check(plot)
-    plan = planned(asked)
+        simulate_plot.check_plot_file(plot)
+    plan = make_simulation_plan(asked)
     for remark in plan.remarks:
         voice.say(remark, "yellow")
-    runs = _played(asked.trace, plan.runs, voice)
+    runs = _play_plan(asked.trace, plan.runs, voice)
     if plot is not None:
-        simulate_plot.draw(runs, plot)
+        simulate_plot.draw_simulations(runs, plot)
         voice.say(f"drawn: {plot}")
     if as_json:
-        found = [simulate_page.plain(ran) for ran in runs]
+        found = [simulate_page.simulation_to_json_dict(ran) for ran in runs]
         remarks = {"remarks": list(plan.remarks)}
         whole = {**found[0], **remarks} if len(found) == 1 else {"runs": found, **remarks}
         typer.echo(json.dumps(whole, indent=2, allow_nan=False))
     else:
-        typer.echo(simulate_page.page(runs, _width()))
+        typer.echo(simulate_page.format_simulations(runs, _get_width()))
 
 
-def _fail(asked: SimulateOptions, kind: str, as_json: bool) -> None:
+def _run_failure_study(asked: SimulateOptions, kind: str, as_json: bool) -> None:
     from slurmwrap.cli.simulate import simulate_failures
-    from slurmwrap.cli.simulate.simulate_options import planned, seeds_of
+    from slurmwrap.cli.simulate.simulate_options import make_simulation_plan, seeds_of
 
     voice = Console.of_terminal(_PROGRAM)
-    simulate_failures.check(kind)
+    simulate_failures.check_study_kind(kind)
     seeds = seeds_of(asked.seed or "1-10")
-    plan = planned(replace(asked, seed="1"))
+    plan = make_simulation_plan(replace(asked, seed="1"))
     for remark in plan.remarks:
         voice.say(remark, "yellow")
     watch = ProgressLine(voice, "worlds have been played")
     watch.label = f"failures, {kind}"
     load = plan.runs[0].simulation
-    with _cleared(voice):
-        found = simulate_failures.studied(kind, load.jobs, load.servers, seeds, watch)
+    with _clear_progress(voice):
+        found = simulate_failures.run_study(kind, load.jobs, load.servers, seeds, watch)
     if as_json:
-        typer.echo(json.dumps(simulate_failures.plain(asked.trace, found, plan.remarks), indent=2, allow_nan=False))
+        typer.echo(
+            json.dumps(
+                simulate_failures.study_to_json_dict(asked.trace, found, plan.remarks), indent=2, allow_nan=False
+            )
+        )
     else:
-        typer.echo(simulate_failures.page(asked.trace, found, _width()))
+        typer.echo(simulate_failures.format_study(asked.trace, found, _get_width()))
 
 
-def _played(trace: str, plan: tuple[Planned, ...], voice: Console) -> list[Ran]:
+def _play_plan(trace: str, plan: tuple[Planned, ...], voice: Console) -> list[Ran]:
     from slurmwrap.cli.simulate.simulate_output import Ran
-    from slurmwrap.sim.run_simulation import simulate as play
+    from slurmwrap.sim.run_simulation import run_simulation as play
 
     runs = []
     watch = ProgressLine(voice, "jobs have ended")
-    with _cleared(voice):
+    with _clear_progress(voice):
         for number, one in enumerate(plan, start=1):
             asked = one.simulation
             label = f"run {number} of {len(plan)}, " if len(plan) > 1 else ""
@@ -227,7 +231,7 @@ def _played(trace: str, plan: tuple[Planned, ...], voice: Console) -> list[Ran]:
 
 
 @contextmanager
-def _cleared(voice: Console) -> Iterator[None]:
+def _clear_progress(voice: Console) -> Iterator[None]:
     """No line of progress is left, also after an error or Ctrl-C."""
     try:
         yield
@@ -260,7 +264,7 @@ def _need_extra() -> None:
             raise UsageError(f"the simulator needs {name}, which is not installed", hint=hint, exit_code=1) from error
 
 
-def _width() -> int:
+def _get_width() -> int:
     try:
         return max(80, min(120, os.get_terminal_size(1).columns))
     except OSError:

@@ -9,21 +9,21 @@ from slurmwrap.errors import UsageError
 from slurmwrap.fast_dataclasses import asdict
 from slurmwrap.placement.demand import Server
 from slurmwrap.report import text_format
-from slurmwrap.sim.failures.failure_study import study
-from slurmwrap.sim.failures.study_output import table
+from slurmwrap.sim.failures.failure_study import run_failure_study
+from slurmwrap.sim.failures.study_output import format_study_table
 from slurmwrap.sim.failures.study_result import FailureStudy
 from slurmwrap.sim.sim_job import SimJob
 
 KINDS = {"published": "drawn", "dump": "dump"}  # word of the option → source of the study
 
 
-def check(kind: str) -> None:
+def check_study_kind(kind: str) -> None:
     """UsageError for a word that nobody knows."""
     if kind not in KINDS:
         raise UsageError(f"--failures '{kind}' is none of {', '.join(KINDS)}")
 
 
-def studied(
+def run_study(
     kind: str,
     jobs: Sequence[SimJob],
     servers: Sequence[Server],
@@ -31,20 +31,20 @@ def studied(
     progress: Callable[[int, int], None],
 ) -> FailureStudy:
     """`published`: failures drawn at published rates; `dump`: those that the trace tells."""
-    return study(jobs, servers=servers, seeds=seeds, progress=progress, source=KINDS[kind])
+    return run_failure_study(jobs, servers=servers, seeds=seeds, progress=progress, source=KINDS[kind])
 
 
-def plain(trace: str, found: FailureStudy, remarks: Sequence[str]) -> dict[str, Any]:
+def study_to_json_dict(trace: str, found: FailureStudy, remarks: Sequence[str]) -> dict[str, Any]:
     """For --json."""
     return {"trace": trace, "failures": asdict(found), "remarks": list(remarks)}
 
 
-def page(trace: str, found: FailureStudy, columns: int) -> str:
+def format_study(trace: str, found: FailureStudy, columns: int) -> str:
     """For people: tables as they are, sentences in so many columns."""
-    lines = (_folded(line, columns) for line in table(found).splitlines())
+    lines = (_fold_line(line, columns) for line in format_study_table(found).splitlines())
     return "\n".join([text_format.visible(trace), "no queue is played: GPU time only", *lines])
 
 
-def _folded(line: str, columns: int) -> str:
+def _fold_line(line: str, columns: int) -> str:
     row = "  " in line
     return line if row else text_format.wrapped(line, hanging="  " if line.startswith("- ") else "", columns=columns)

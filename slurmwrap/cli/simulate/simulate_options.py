@@ -19,7 +19,7 @@ from slurmwrap.sim.run_simulation import IN_SLURM, MODES, Simulation
 from slurmwrap.sim.sim_cluster import servers_of
 from slurmwrap.sim.sim_job import SimJob
 from slurmwrap.sim.trace.read_trace import check_fits, open_load
-from slurmwrap.sim.trace.synergy_loads import GPU_DEMANDS, JOBS_PER_HOUR, RUN_TIMES, SINGLE, SMALL, generate
+from slurmwrap.sim.trace.synergy_loads import GPU_DEMANDS, JOBS_PER_HOUR, RUN_TIMES, SINGLE, SMALL, generate_load
 from slurmwrap.sim.trace.synergy_loads import KINDS as GENERATED
 from slurmwrap.sim.trace.trace_limits import JOB_CAP
 from slurmwrap.sim.trace.trace_load import Load
@@ -71,17 +71,17 @@ class SimulationPlan:
     remarks: tuple[str, ...]
 
 
-def planned(asked: SimulateOptions) -> SimulationPlan:
+def make_simulation_plan(asked: SimulateOptions) -> SimulationPlan:
     """UsageError for an option that cannot be taken, TraceError for a file that cannot be read."""
     kinds = list(
         product(
-            _names("--mode", asked.mode, MODES),
-            _names("--placement", asked.placement, PLACEMENTS),
-            _names("--policy", asked.policy, POLICIES),
-            _names("--mechanism", asked.mechanism, MECHANISMS),
+            _parse_names("--mode", asked.mode, MODES),
+            _parse_names("--placement", asked.placement, PLACEMENTS),
+            _parse_names("--policy", asked.policy, POLICIES),
+            _parse_names("--mechanism", asked.mechanism, MECHANISMS),
         )
     )
-    profiles = _profiles(asked.profiles)
+    profiles = _read_profiles(asked.profiles)
     for mode, _, _, mechanism in kinds:
         if mode == "slurm" and mechanism not in IN_SLURM:
             hint = f"--mode slurm takes --mechanism {' or '.join(IN_SLURM)}"
@@ -90,25 +90,25 @@ def planned(asked: SimulateOptions) -> SimulationPlan:
     if needy and not profiles:
         hint = "a CSV with model, cpus, mem_gb and throughput, or what 'slurmwrap profile export' writes"
         raise UsageError(f"--mechanism {needy[0]} needs --profiles: it must know how fast jobs run", hint=hint)
-    loads = tuple(_loads(asked))
+    loads = tuple(_read_loads(asked))
     runs = [
-        Planned(seed=seed, simulation=_simulation(asked, load.jobs, kind, profiles))
+        Planned(seed=seed, simulation=_make_simulation(asked, load.jobs, kind, profiles))
         for seed, load in loads
         for kind in kinds
     ]
     first = loads[0][1]
     remarks = (
         *first.remarks,
-        *_unprofiled(first.jobs, profiles),
-        *_spare(asked),
-        *_waiting(kinds),
-        *_ahead(kinds),
-        *(_seated(kinds) if any(job.model in profiles for job in first.jobs) else ()),
+        *_remark_on_unprofiled(first.jobs, profiles),
+        *_remark_on_spare_options(asked),
+        *_remark_on_waiting(kinds),
+        *_remark_on_graded(kinds),
+        *(_remark_on_seated(kinds) if any(job.model in profiles for job in first.jobs) else ()),
     )
     return SimulationPlan(runs=tuple(runs), remarks=remarks)
 
 
-def _simulation(
+def _make_simulation(
     asked: SimulateOptions,
     jobs: tuple[SimJob, ...],
     kind: tuple[str, str, str, str],
@@ -129,39 +129,39 @@ def _simulation(
         mode=mode,
         round_s=_round_s(asked.round_s, bool(profiles)),
         profiles=profiles,
-        window=_window(asked.measure, len(jobs)),
-        las_thresholds=_thresholds(asked.las_thresholds),
-        promote=_promote(asked.promote),
+        window=_parse_window(asked.measure, len(jobs)),
+        las_thresholds=_parse_thresholds(asked.las_thresholds),
+        promote=_parse_promote(asked.promote),
     )
 
 
 # ------------------------------------------------------------------------------------------- what is replayed
 
 
-def _loads(asked: SimulateOptions) -> Iterator[tuple[int | None, Load]]:
+def _read_loads(asked: SimulateOptions) -> Iterator[tuple[int | None, Load]]:
     if asked.trace not in GENERATED:
-        yield None, _read(Path(asked.trace))
+        yield None, _read_load(Path(asked.trace))
         return
-    (gpu_demand,) = _names("--gpu-demand", [asked.gpu_demand or SINGLE], GPU_DEMANDS)
-    (run_times,) = _names("--run-times", [asked.run_times or SMALL], RUN_TIMES)
+    (gpu_demand,) = _parse_names("--gpu-demand", [asked.gpu_demand or SINGLE], GPU_DEMANDS)
+    (run_times,) = _parse_names("--run-times", [asked.run_times or SMALL], RUN_TIMES)
     count = _JOBS if asked.jobs is None else asked.jobs
     per_hour = JOBS_PER_HOUR if asked.jobs_per_hour is None else asked.jobs_per_hour
     if not 1 <= count <= JOB_CAP or not 0 < per_hour < float("inf"):
         raise UsageError(f"--jobs and --jobs-per-hour must be above 0, --jobs at most {JOB_CAP:,}")
     for seed in seeds_of(asked.seed or "1"):
-        drawn = generate(
+        drawn = generate_load(
             asked.trace,
             seed=seed,
             jobs=count,
             jobs_per_hour=per_hour,
-            split=_split(asked.split),
+            split=_parse_split(asked.split),
             gpu_demand=gpu_demand,
             run_times=run_times,
         )
         yield seed, Load(jobs=drawn)
 
 
-def _read(path: Path) -> Load:
+def _read_load(path: Path) -> Load:
     """Of a file. A word that is none, and looks like the name of a generated load, is told which names there are."""
     try:
         return open_load(path)
@@ -172,7 +172,7 @@ def _read(path: Path) -> Load:
         raise
 
 
-def _unprofiled(jobs: Sequence[SimJob], profiles: Mapping[str, ResourceProfile]) -> tuple[str, ...]:
+def _remark_on_unprofiled(jobs: Sequence[SimJob], profiles: Mapping[str, ResourceProfile]) -> tuple[str, ...]:
     strange = [job for job in jobs if job.model not in profiles]
     if not profiles or not strange:
         return ()
@@ -181,7 +181,7 @@ def _unprofiled(jobs: Sequence[SimJob], profiles: Mapping[str, ResourceProfile])
     return (f"{len(strange)} of {len(jobs)} jobs have no profile{which}: they run at the speed of their share",)
 
 
-def _spare(asked: SimulateOptions) -> tuple[str, ...]:
+def _remark_on_spare_options(asked: SimulateOptions) -> tuple[str, ...]:
     """What was said of a generated load, and is of no use to a file."""
     options = {
         "--jobs": asked.jobs,
@@ -196,7 +196,7 @@ def _spare(asked: SimulateOptions) -> tuple[str, ...]:
     return (f"{', '.join(said)}: of generated loads only; all jobs of the file are replayed, as they are",)
 
 
-def _waiting(kinds: Sequence[tuple[str, str, str, str]]) -> tuple[str, ...]:
+def _remark_on_waiting(kinds: Sequence[tuple[str, str, str, str]]) -> tuple[str, ...]:
     """Policies by what a job has had do not tell waiting jobs apart where none of these has run."""
     alike = sorted({policy for mode, _, policy, _ in kinds if mode == "slurm" and policy in ("las", "gittins")})
     if not alike:
@@ -204,7 +204,7 @@ def _waiting(kinds: Sequence[tuple[str, str, str, str]]) -> tuple[str, ...]:
     return (f"{' and '.join(alike)} in the world slurm is fifo: jobs that wait have not run yet",)
 
 
-def _seated(kinds: Sequence[tuple[str, str, str, str]]) -> Iterator[str]:
+def _remark_on_seated(kinds: Sequence[tuple[str, str, str, str]]) -> Iterator[str]:
     """In rounds the mechanism that divides CPUs and memory also says where jobs lie. What it makes of --placement."""
     rounds = [(placement, mechanism) for mode, placement, _, mechanism in kinds if mode == "rounds"]
     if any(placement == "skew" for placement, _ in rounds):
@@ -215,7 +215,7 @@ def _seated(kinds: Sequence[tuple[str, str, str, str]]) -> Iterator[str]:
         yield f"--placement consolidate changes nothing in rounds here: {', '.join(why[name] for name in deaf)}"
 
 
-def _ahead(kinds: Sequence[tuple[str, str, str, str]]) -> tuple[str, ...]:
+def _remark_on_graded(kinds: Sequence[tuple[str, str, str, str]]) -> tuple[str, ...]:
     """Where `graded` does not keep to the policy's order, so that its figures are not of the division alone."""
     policies = {policy for mode, _, policy, mechanism in kinds if (mode, mechanism) == ("rounds", "graded")}
     ahead = [policy for policy in FORESEEING if policy in policies]
@@ -224,7 +224,7 @@ def _ahead(kinds: Sequence[tuple[str, str, str, str]]) -> tuple[str, ...]:
     return (f"graded with {' and '.join(ahead)}: a job on which the end of all work hangs goes before its turn",)
 
 
-def _profiles(path: Path | None) -> Mapping[str, ResourceProfile]:
+def _read_profiles(path: Path | None) -> Mapping[str, ResourceProfile]:
     if path is None:
         return {}
     from slurmwrap.cli.profile.profile_files import read_profiles
@@ -238,7 +238,7 @@ def _profiles(path: Path | None) -> Mapping[str, ResourceProfile]:
 # ------------------------------------------------------------------------------------------- options
 
 
-def _names(option: str, given: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+def _parse_names(option: str, given: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
     """Each of a comma list or of an option given several times; "all": every one of them."""
     words = [word.strip().lower() for text in given for word in text.split(",")]
     if "all" in words:
@@ -259,7 +259,7 @@ def _round_s(given: float | None, profiles: bool) -> float:
     return given
 
 
-def _window(text: str, count: int) -> range | None:
+def _parse_window(text: str, count: int) -> range | None:
     if not text:
         return None
     found = re.fullmatch(r"(\d{1,9})-(\d{1,9})", text)
@@ -283,7 +283,7 @@ def seeds_of(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(seeds))
 
 
-def _split(text: str | None) -> tuple[float, float, float] | None:
+def _parse_split(text: str | None) -> tuple[float, float, float] | None:
     """Parts of image, language and speech models, in any unit; None: the load's own."""
     if text is None:
         return None
@@ -297,7 +297,7 @@ def _split(text: str | None) -> tuple[float, float, float] | None:
     return image, language, speech
 
 
-def _thresholds(text: str | None) -> tuple[float, ...] | None:
+def _parse_thresholds(text: str | None) -> tuple[float, ...] | None:
     if text is None:
         return None
     try:
@@ -309,7 +309,7 @@ def _thresholds(text: str | None) -> tuple[float, ...] | None:
     return found
 
 
-def _promote(given: float | None) -> float | None:
+def _parse_promote(given: float | None) -> float | None:
     if given is not None and not (isfinite(given) and given > 0):
         raise UsageError(f"--promote {given:g}: a number above 0")
     return given

@@ -37,7 +37,7 @@ class Ran:
         }
 
 
-def plain(ran: Ran) -> dict[str, Any]:
+def simulation_to_json_dict(ran: Ran) -> dict[str, Any]:
     """One run for --json: the measures, and what they hold for."""
     asked, server = ran.simulation, ran.simulation.servers[0]
     return {
@@ -70,40 +70,42 @@ def servers_per_multi_gpu_job(ran: Ran) -> float | None:
     return fmean(found) if found and ran.simulation.mode == "slurm" else None
 
 
-def page(runs: Sequence[Ran], columns: int) -> str:
+def format_simulations(runs: Sequence[Ran], columns: int) -> str:
     """One run as a list, several as a table with how many times shorter each is than the first; over seeds, spreads."""
     if len(runs) == 1:
-        body = _list(runs[0])
+        body = _format_list(runs[0])
     elif len({ran.seed for ran in runs}) == 1:
-        body = _table(runs, columns)
+        body = _format_table(runs, columns)
     else:
-        body = _spread(runs, columns)
-    what = (text_format.wrapped(line, columns=columns) for line in (*_what(runs), *_worlds(runs)))
+        body = _format_spread(runs, columns)
+    what = (text_format.wrapped(line, columns=columns) for line in (*_describe_runs(runs), *_describe_worlds(runs)))
     return "\n".join([*what, "", body])
 
 
-def _what(runs: Sequence[Ran]) -> tuple[str, str]:
+def _describe_runs(runs: Sequence[Ran]) -> tuple[str, str]:
     asked, server = runs[0].simulation, runs[0].simulation.servers[0]
     seeds = list(dict.fromkeys(ran.seed for ran in runs if ran.seed is not None))
-    drawn = f", seed {seeds[0]}" if len(seeds) == 1 else f", {len(seeds)} seeds ({_range(seeds)})" if seeds else ""
+    drawn = (
+        f", seed {seeds[0]}" if len(seeds) == 1 else f", {len(seeds)} seeds ({_format_range(seeds)})" if seeds else ""
+    )
     gpus = f"{server.gpus} GPUs, {server.cpus} CPUs, {server.mem_mib / 1024:g} GB"
-    fixed = [f"{name} {next(iter(v))}" for name, v in _values(runs).items() if len(v) == 1 and name != "world"]
+    fixed = [f"{name} {next(iter(v))}" for name, v in _group_values(runs).items() if len(v) == 1 and name != "world"]
     measured = f"; measured: {runs[0].summary.jobs} of them" if runs[0].summary.jobs != len(asked.jobs) else ""
     name = text_format.visible(runs[0].trace)
     load = text_format.count(len(asked.jobs), "job")
     return f"{name}: {load}{drawn}, on {len(asked.servers):,} x ({gpus}){measured}", "   ".join(fixed)
 
 
-def _values(runs: Sequence[Ran]) -> dict[str, dict[str, None]]:
+def _group_values(runs: Sequence[Ran]) -> dict[str, dict[str, None]]:
     return {name: dict.fromkeys(ran.kind[name] for ran in runs) for name in _KINDS}
 
 
-def _range(seeds: Sequence[int]) -> str:
+def _format_range(seeds: Sequence[int]) -> str:
     whole = list(seeds) == list(range(seeds[0], seeds[-1] + 1))
     return f"{seeds[0]}-{seeds[-1]}" if whole else ", ".join(map(str, seeds))
 
 
-def _worlds(runs: Sequence[Ran]) -> list[str]:
+def _describe_worlds(runs: Sequence[Ran]) -> list[str]:
     """Which world the figures are from, in a sentence each."""
     found = []
     for ran in runs:
@@ -118,17 +120,17 @@ def _worlds(runs: Sequence[Ran]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _list(ran: Ran) -> str:
+def _format_list(ran: Ran) -> str:
     one = ran.summary
-    unit = _unit([ran])
+    unit = _select_unit([ran])
     rows = [
-        ("makespan", _time(one.makespan_s, unit)),
-        ("mean JCT", _time(one.mean_jct_s, unit)),
-        ("median JCT", _time(one.median_jct_s, unit)),
-        ("p95 JCT", _time(one.p95_jct_s, unit)),
-        ("p99 JCT", _time(one.p99_jct_s, unit)),
-        ("mean queueing", _time(one.mean_queueing_s, unit)),
-        ("p99 queueing", _time(one.p99_queueing_s, unit)),
+        ("makespan", _format_time(one.makespan_s, unit)),
+        ("mean JCT", _format_time(one.mean_jct_s, unit)),
+        ("median JCT", _format_time(one.median_jct_s, unit)),
+        ("p95 JCT", _format_time(one.p95_jct_s, unit)),
+        ("p99 JCT", _format_time(one.p99_jct_s, unit)),
+        ("mean queueing", _format_time(one.mean_queueing_s, unit)),
+        ("p99 queueing", _format_time(one.p99_queueing_s, unit)),
     ]
     lines = [f"  {name:14} {value:>12} {unit}" for name, value in rows]
     lines.append(f"  {'GPUs in use':14} {100 * one.gpu_utilisation:>12.1f} %")
@@ -136,26 +138,26 @@ def _list(ran: Ran) -> str:
     return "\n".join(lines)
 
 
-def _table(runs: Sequence[Ran], columns: int) -> str:
+def _format_table(runs: Sequence[Ran], columns: int) -> str:
     """One line per run, and what fits of the measures; x: times shorter than in the first run."""
-    unit, differ = _unit(runs), _differing(runs)
+    unit, differ = _select_unit(runs), _list_differing(runs)
     first = {ran.simulation.mode: ran.summary for ran in reversed(runs)}  # worlds do not compare
     measures: dict[str, list[str]] = {
-        "makespan": [_time(ran.summary.makespan_s, unit) for ran in runs],
-        "mean JCT": [_time(ran.summary.mean_jct_s, unit) for ran in runs],
-        "p99": [_time(ran.summary.p99_jct_s, unit) for ran in runs],
-        "queued": [_time(ran.summary.mean_queueing_s, unit) for ran in runs],
+        "makespan": [_format_time(ran.summary.makespan_s, unit) for ran in runs],
+        "mean JCT": [_format_time(ran.summary.mean_jct_s, unit) for ran in runs],
+        "p99": [_format_time(ran.summary.p99_jct_s, unit) for ran in runs],
+        "queued": [_format_time(ran.summary.mean_queueing_s, unit) for ran in runs],
         "GPU%": [f"{100 * ran.summary.gpu_utilisation:.1f}" for ran in runs],
-        "x span": [_ratio(first[ran.simulation.mode].makespan_s, ran.summary.makespan_s) for ran in runs],
-        "x JCT": [_ratio(first[ran.simulation.mode].mean_jct_s, ran.summary.mean_jct_s) for ran in runs],
+        "x span": [_format_ratio(first[ran.simulation.mode].makespan_s, ran.summary.makespan_s) for ran in runs],
+        "x JCT": [_format_ratio(first[ran.simulation.mode].mean_jct_s, ran.summary.mean_jct_s) for ran in runs],
     }
     labels = {name: [ran.kind[name] for ran in runs] for name in differ}
     for spare in ("p99", "queued", "GPU%"):
-        if _needed([*labels.items(), *measures.items()]) > columns:
+        if _count_needed_columns([*labels.items(), *measures.items()]) > columns:
             del measures[spare]
     head = [*differ, *(f">{name}" for name in measures)]
     text = text_format.table(head, zip(*labels.values(), *measures.values(), strict=True), columns=columns)
-    than = "the first of its world" if len(_values(runs)["world"]) > 1 else "the first"
+    than = "the first of its world" if len(_group_values(runs)["world"]) > 1 else "the first"
     told = f"Times in {_UNITS[unit]}. JCT: submission to end; queued: mean without GPUs; x: times shorter than {than}."
     return f"{text}\n\n{text_format.wrapped(told, columns=columns)}"
 
@@ -163,27 +165,27 @@ def _table(runs: Sequence[Ran], columns: int) -> str:
 _Column = tuple[str, Sequence[str]]  # its head and its cells
 
 
-def _needed(table: Sequence[_Column]) -> int:
+def _count_needed_columns(table: Sequence[_Column]) -> int:
     """Columns of a terminal."""
     return sum(2 + max(len(name.lstrip(">")), *map(len, cells)) for name, cells in table)
 
 
-def _spread(runs: Sequence[Ran], columns: int) -> str:
+def _format_spread(runs: Sequence[Ran], columns: int) -> str:
     """One line per kind of run, means over the seeds; on a narrow terminal one table per measure."""
     groups: dict[tuple[str, ...], list[Ran]] = {}
     for ran in runs:
         groups.setdefault(tuple(ran.kind.values()), []).append(ran)
-    labels = [(name, [group[0].kind[name] for group in groups.values()]) for name in _differing(runs)]
-    unit = _unit(runs)
+    labels = [(name, [group[0].kind[name] for group in groups.values()]) for name in _list_differing(runs)]
+    unit = _select_unit(runs)
     spans = _of_seeds(list(groups.values()), "makespan_s", f">makespan {unit}", unit)
     jcts = _of_seeds(list(groups.values()), "mean_jct_s", f">mean JCT {unit}", unit)
     whole = [*labels, *spans, *jcts]
-    tables = [whole] if _needed(whole) <= columns else [[*labels, *spans], [*labels, *jcts]]
+    tables = [whole] if _count_needed_columns(whole) <= columns else [[*labels, *spans], [*labels, *jcts]]
     text = "\n\n".join(
         text_format.table([head for head, _ in one], zip(*(cells for _, cells in one), strict=True), columns=columns)
         for one in tables
     )
-    than = "the first of its world" if len(_values(runs)["world"]) > 1 else "the first"
+    than = "the first of its world" if len(_group_values(runs)["world"]) > 1 else "the first"
     told = f"Means over the seeds. JCT: submission to end; x: times shorter than {than}, seed by seed."
     return f"{text}\n\n{text_format.wrapped(told, columns=columns)}"
 
@@ -196,23 +198,23 @@ def _of_seeds(groups: Sequence[Sequence[Ran]], measure: str, head: str, unit: st
         values = [getattr(ran.summary, measure) for ran in group]
         base = [getattr(ran.summary, measure) for ran in first[group[0].simulation.mode]]
         ratios = [a / b if b else 1.0 for a, b in zip(base, values, strict=True)]
-        means.append(_time(fmean(values), unit))
+        means.append(_format_time(fmean(values), unit))
         spreads.append(f"{fmean(ratios):.3f} ({min(ratios):.3f}-{max(ratios):.3f})")
     return [(head, means), (">x (least-most)", spreads)]
 
 
-def _differing(runs: Sequence[Ran]) -> list[str]:
-    found = [name for name, values in _values(runs).items() if len(values) > 1]
+def _list_differing(runs: Sequence[Ran]) -> list[str]:
+    found = [name for name, values in _group_values(runs).items() if len(values) > 1]
     return found or ["policy"]
 
 
-def _unit(runs: Sequence[Ran]) -> str:
+def _select_unit(runs: Sequence[Ran]) -> str:
     return "h" if max(ran.summary.makespan_s for ran in runs) >= 7200 else "s"
 
 
-def _time(seconds: float, unit: str) -> str:
+def _format_time(seconds: float, unit: str) -> str:
     return f"{seconds / 3600:,.3f}" if unit == "h" else f"{seconds:,.1f}"
 
 
-def _ratio(first: float, this: float) -> str:
+def _format_ratio(first: float, this: float) -> str:
     return f"{first / this:.3f}" if this else "-"

@@ -18,7 +18,7 @@ _COLOURS = ("#264653", "#e76f51", "#2a9d8f", "#e9c46a", "#8e5ea2", "#f4a261", "#
 _STYLES = ("-", "--", ":", "-.")
 
 
-def check(path: Path) -> None:
+def check_plot_file(path: Path) -> None:
     """UsageError where this file could not be written, before anything is simulated."""
     if path.suffix.lower() not in KINDS:
         raise UsageError(f"--plot {path}: a file ending in .svg or .png is wanted", exit_code=1)
@@ -31,25 +31,25 @@ def check(path: Path) -> None:
     _matplotlib("figure")
 
 
-def draw(runs: Sequence[Ran], path: Path) -> None:
+def draw_simulations(runs: Sequence[Ran], path: Path) -> None:
     """Writes the file aside and renames it: whole or not at all. UsageError says why it cannot be written."""
     _matplotlib("rcParams").update({"svg.fonttype": "none", "svg.hashsalt": "slurmwrap"})
     figure = _matplotlib("figure").Figure(figsize=(9.6, 6.4), layout="constrained")  # no pyplot: no display
     upper, lower = figure.subfigures(2, 1, height_ratios=(1, 1))
     jct, queued = upper.subplots(1, 2, sharey=True)
     load = lower.subplots()
-    for at, (name, group) in enumerate(_named(runs).items()):
+    for at, (name, group) in enumerate(_name_runs(runs).items()):
         style = _STYLES[at // len(_COLOURS) % len(_STYLES)]
         look = {"color": _COLOURS[at % len(_COLOURS)], "linestyle": style, "linewidth": 1.3}
-        _ecdf(jct, [value for ran in group for value in _jcts(ran)], label=name, **look)
-        _ecdf(queued, [value for ran in group for value in _waits(ran)], label=name, **look)
+        _plot_ecdf(jct, [value for ran in group for value in _list_jcts(ran)], label=name, **look)
+        _plot_ecdf(queued, [value for ran in group for value in _list_waits(ran)], label=name, **look)
         _wanted(load, group[0], **look)
     _dress(jct, queued, load, runs)
-    figure.suptitle(_title(runs), fontsize=10)
+    figure.suptitle(_format_title(runs), fontsize=10)
     _save(figure, path)
 
 
-def _named(runs: Sequence[Ran]) -> dict[str, list[Ran]]:
+def _name_runs(runs: Sequence[Ran]) -> dict[str, list[Ran]]:
     """By what the runs differ in; seeds together."""
     differ = [key for key in runs[0].kind if len({ran.kind[key] for ran in runs}) > 1] or ["policy", "mechanism"]
     named: dict[str, list[Ran]] = {}
@@ -58,7 +58,7 @@ def _named(runs: Sequence[Ran]) -> dict[str, list[Ran]]:
     return named
 
 
-def _title(runs: Sequence[Ran]) -> str:
+def _format_title(runs: Sequence[Ran]) -> str:
     worlds = dict.fromkeys(
         "slurm (nothing is taken back)"
         if ran.simulation.mode == "slurm"
@@ -72,7 +72,7 @@ def _title(runs: Sequence[Ran]) -> str:
     return f"{Path(runs[0].trace).name}: {len(asked.jobs):,} jobs on {gpus:,} GPUs. World: {'; '.join(worlds)}"
 
 
-def _jcts(ran: Ran) -> list[float]:
+def _list_jcts(ran: Ran) -> list[float]:
     window = ran.simulation.window
     return [
         (end - job.submit_s) / _HOUR
@@ -81,7 +81,7 @@ def _jcts(ran: Ran) -> list[float]:
     ]
 
 
-def _waits(ran: Ran) -> list[float]:
+def _list_waits(ran: Ran) -> list[float]:
     window = ran.simulation.window
     return [
         max(0.0, end - job.submit_s - held) / _HOUR
@@ -90,7 +90,7 @@ def _waits(ran: Ran) -> list[float]:
     ]
 
 
-def _ecdf(axes: Any, values: Sequence[float], **look: Any) -> None:
+def _plot_ecdf(axes: Any, values: Sequence[float], **look: Any) -> None:
     ordered = sorted(values)
     ranks = range(len(ordered)) if len(ordered) <= _POINTS else [len(ordered) * at // _POINTS for at in range(_POINTS)]
     steps = [*ranks, len(ordered) - 1]
@@ -136,7 +136,7 @@ def _pour(sums: list[float], start: float, end: float, level: float) -> None:
 
 
 def _dress(jct: Any, queued: Any, load: Any, runs: Sequence[Ran]) -> None:
-    if any(value > 0 for ran in runs for value in _jcts(ran)):
+    if any(value > 0 for ran in runs for value in _list_jcts(ran)):
         jct.set_xscale("log")
     queued.set_xscale("symlog", linthresh=0.1)
     jct.set_xlabel("JCT, h")
@@ -159,7 +159,7 @@ def _dress(jct: Any, queued: Any, load: Any, runs: Sequence[Ran]) -> None:
     load.set_ylim(bottom=0)
     for axes in (jct, queued, load):
         axes.grid(alpha=0.3)
-    if len(_named(runs)) > 1:
+    if len(_name_runs(runs)) > 1:
         jct.legend(frameon=False, fontsize=8)
 
 

@@ -20,14 +20,14 @@ from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.placement.demand import Server
 from slurmwrap.placement.throughput import find_speed
 from slurmwrap.sim import sim_throughput
-from slurmwrap.sim.engines.free_resources import Seats, emptied, floor_of, pools
+from slurmwrap.sim.engines.free_resources import Seats, empty_server, floor_of, group_by_partition
 from slurmwrap.sim.engines.pending_queue import line_of
 from slurmwrap.sim.engines.pending_sim_job import PendingSimJob
 from slurmwrap.sim.engines.scheduler_params import SchedulerParams
 from slurmwrap.sim.engines.shadow_time import ShadowTable
 from slurmwrap.sim.engines.sim_placer import Placer
 from slurmwrap.sim.engines.sim_reconciler import Reconciler
-from slurmwrap.sim.engines.sim_request import ask_of, fewest, like, nodes_of
+from slurmwrap.sim.engines.sim_request import ask_of, count_fewest_servers, make_typical_server, nodes_of
 from slurmwrap.sim.engines.sim_tuner import Tuner
 from slurmwrap.sim.mechanism.mechanism import Mechanism
 from slurmwrap.sim.outcome import Progress, SimOutcome
@@ -40,7 +40,7 @@ SOON = 1e-9  # what happens at one moment
 _TOLD = 1000  # steps between two calls of progress
 
 
-def play(
+def play_backfill(
     jobs: Sequence[SimJob],
     servers: Sequence[Server],
     *,
@@ -68,11 +68,11 @@ def play(
     if not ours:
         return game.run(None, progress)
     tuner = None if mechanism is None else Tuner(mechanism=mechanism, like=game.like)
-    placer = _placer(servers, world, profiles) if placement == "skew" else None
+    placer = _make_placer(servers, world, profiles) if placement == "skew" else None
     return game.run(Reconciler(servers=servers, tuner=tuner, placer=placer), progress)
 
 
-def _placer(servers: Sequence[Server], world: SchedulerParams, profiles: Mapping[str, ResourceProfile]) -> Placer:
+def _make_placer(servers: Sequence[Server], world: SchedulerParams, profiles: Mapping[str, ResourceProfile]) -> Placer:
     picture = SimSnapshot(
         servers=servers,
         partitions=world.partitions,
@@ -98,13 +98,13 @@ class BackfillSimulator:
         self.jobs, self.servers, self.world = jobs, servers, world
         self.in_turn = policy is None or policy.name == "fifo"
         self.line = line_of(jobs, policy or Fifo())
-        self.like = like(servers)
+        self.like = make_typical_server(servers)
         self.points = sim_throughput.points_of(profiles, self.like)
         self.by_node, self.lag_s = by_node, lag_s
         self.floor = floor_of(servers, world.servers_per_leaf)
-        self.empty = floor_of([emptied(server) for server in servers], world.servers_per_leaf)
+        self.empty = floor_of([empty_server(server) for server in servers], world.servers_per_leaf)
         self.shadow = ShadowTable(self.floor, max(server.gpus for server in servers))
-        self.pools = pools(servers, world.partitions)
+        self.pools = group_by_partition(servers, world.partitions)
         self.now = 0.0
         self.steps = self.updates = self.gone = 0
         self.happened = 0  # submissions, starts, ends
@@ -189,7 +189,7 @@ class BackfillSimulator:
         job = self.jobs[place]
         points = self.points.get(job.model, ())
         nodes = nodes_of(job, self.like, by_node=self.by_node or bool(points))
-        cpus, memory = sim_throughput.asked(job, self.like)
+        cpus, memory = sim_throughput.compute_requested(job, self.like)
         waiting = PendingSimJob(
             place=place, job=job, points=points, nodes=nodes, cpus=cpus, mem_mib=memory, asked=(cpus, memory),
             ask=ask_of(job.gpus, nodes, cpus, memory), length_s=self._limit_s(job), submitted=self.now,
@@ -306,7 +306,7 @@ class BackfillSimulator:
         run_s = job.work_s
         if waiting.points:
             given = find_speed(waiting.points, waiting.cpus, waiting.mem_mib)
-            at_share = find_speed(waiting.points, *sim_throughput.share(self.like))
+            at_share = find_speed(waiting.points, *sim_throughput.compute_share(self.like))
             if given > 0 and at_share > 0:
                 run_s = sim_throughput.share_work_s(job, waiting.points, self.like) * at_share / given
         if world.spread_slowdown and self._apart(waiting):
@@ -318,7 +318,7 @@ class BackfillSimulator:
     def _apart(self, waiting: PendingSimJob) -> bool:
         """Whether it lies on more servers than it needs, or under several leaf switches."""
         leaf, seats = self.floor.leaf, waiting.seats
-        if len(seats.servers) > max(waiting.job.nodes or 1, fewest(waiting.job, self.like)):
+        if len(seats.servers) > max(waiting.job.nodes or 1, count_fewest_servers(waiting.job, self.like)):
             return True
         return leaf is not None and len({int(leaf[server]) for server in seats.servers}) > 1
 

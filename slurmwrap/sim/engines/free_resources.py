@@ -61,7 +61,7 @@ class FreeResources:
         if self.free_gpus < ask.all_gpus:
             return None
         if ask.least == 1:
-            holds = whole(ask, self.gpus, self.cpus, self.mem_mib)
+            holds = fits_whole(ask, self.gpus, self.cpus, self.mem_mib)
             if allowed is not None:
                 holds &= allowed
             found = holds.nonzero()[0]
@@ -69,10 +69,10 @@ class FreeResources:
                 return self.one(ask, found)
             if ask.most == 1 or ask.units == 1:
                 return None
-        room = units(ask, self.gpus, self.cpus, self.mem_mib)
+        room = count_units(ask, self.gpus, self.cpus, self.mem_mib)
         if allowed is not None:
             room = np.where(allowed, room, 0)
-        return choose(ask, room, self.cpus, self.leaf, leaves)
+        return choose_servers(ask, room, self.cpus, self.leaf, leaves)
 
     def one(self, ask: Ask, found: NDArray[np.intp]) -> Seats:
         """Of servers that hold it all."""
@@ -91,7 +91,7 @@ def floor_of(servers: Sequence[Server], servers_per_leaf: int | None = None) -> 
     )
 
 
-def whole(ask: Ask, gpus: Ints, cpus: Floats, mem_mib: Floats) -> Bools:
+def fits_whole(ask: Ask, gpus: Ints, cpus: Floats, mem_mib: Floats) -> Bools:
     """Which servers hold all units of it; of any shape of arrays."""
     holds: Bools = gpus >= ask.all_gpus
     holds &= cpus >= ask.cpus * ask.units - ROUNDING
@@ -99,7 +99,7 @@ def whole(ask: Ask, gpus: Ints, cpus: Floats, mem_mib: Floats) -> Bools:
     return holds
 
 
-def units(ask: Ask, gpus: Ints, cpus: Floats, mem_mib: Floats) -> Ints:
+def count_units(ask: Ask, gpus: Ints, cpus: Floats, mem_mib: Floats) -> Ints:
     """How many units of it each server holds; of any shape of arrays."""
     room = gpus // ask.gpus
     if ask.cpus > 0:
@@ -116,7 +116,9 @@ def one_seat(ask: Ask, found: NDArray[np.intp], cpus: Floats, leaf: Ints | None)
     return Seats(servers=(int(found[tight.argmin()]),), units=(ask.units,))
 
 
-def choose(ask: Ask, room: Ints, cpus: Floats, leaf: Ints | None = None, leaves: int | None = None) -> Seats | None:
+def choose_servers(
+    ask: Ask, room: Ints, cpus: Floats, leaf: Ints | None = None, leaves: int | None = None
+) -> Seats | None:
     """Of servers that have `room` for so many units, those that it gets."""
     if ask.least == 1:
         found = (room >= ask.units).nonzero()[0]
@@ -126,7 +128,7 @@ def choose(ask: Ask, room: Ints, cpus: Floats, leaf: Ints | None = None, leaves:
         near = _in_one_leaf(ask, room, cpus, leaf)
         if near is not None:
             return near
-    seats = _gathered(ask, room, cpus)
+    seats = _gather_servers(ask, room, cpus)
     if seats is None or leaf is None or leaves is None:
         return seats
     return seats if len({int(leaf[server]) for server in seats.servers}) <= leaves else None
@@ -137,13 +139,13 @@ def _in_one_leaf(ask: Ask, room: Ints, cpus: Floats, leaf: Ints) -> Seats | None
     sums = np.bincount(leaf, weights=room)
     for number in np.argsort(sums, kind="stable"):
         if sums[number] >= ask.units:
-            seats = _gathered(ask, np.where(leaf == number, room, 0), cpus)
+            seats = _gather_servers(ask, np.where(leaf == number, room, 0), cpus)
             if seats is not None:
                 return seats
     return None
 
 
-def _gathered(ask: Ask, room: Ints, cpus: Floats) -> Seats | None:
+def _gather_servers(ask: Ask, room: Ints, cpus: Floats) -> Seats | None:
     """As few servers as can be; the last one is the tightest that holds the rest."""
     order = np.lexsort((cpus, -room))
     order = order[: int(np.count_nonzero(room))]
@@ -162,12 +164,12 @@ def _gathered(ask: Ask, room: Ints, cpus: Floats) -> Seats | None:
     return Seats(servers=(*(int(s) for s in order[: count - 1]), int(last)), units=(*shares, left))
 
 
-def emptied(server: Server) -> Server:
+def empty_server(server: Server) -> Server:
     """Without anybody on it."""
     return replace(server, gpus_free=server.gpus, cpus_free=server.cpus, mem_free_mib=server.mem_mib)
 
 
-def pools(servers: Sequence[Server], partitions: Mapping[str, frozenset[str]]) -> dict[str, Bools]:
+def group_by_partition(servers: Sequence[Server], partitions: Mapping[str, frozenset[str]]) -> dict[str, Bools]:
     """Partition → which servers are its own. ValueError names a server that there is not."""
     names = {server.name for server in servers}
     unknown = sorted(name for members in partitions.values() for name in members - names)

@@ -24,7 +24,7 @@ from slurmwrap.sim.critical import critical_first
 from slurmwrap.sim.engines.job_table import JobTable
 from slurmwrap.sim.engines.lease_clock import clock_of
 from slurmwrap.sim.mechanism.mechanism import Habits, Mechanism
-from slurmwrap.sim.model_skew import tied
+from slurmwrap.sim.model_skew import select_tied_jobs
 from slurmwrap.sim.outcome import Progress, SimOutcome
 from slurmwrap.sim.pool import LeasePool, Leases
 from slurmwrap.sim.queue.queue_policy import Active, Policy
@@ -36,7 +36,7 @@ from slurmwrap.sim.synergy_models import ITERATION_S
 LOOK_S = 300.0  # without rounds, a policy whose order changes all the time is asked so often
 
 
-def play(
+def play_rounds(
     jobs: Sequence[SimJob],
     servers: Sequence[Server],
     policy: Policy,
@@ -56,32 +56,32 @@ def play(
     lose by being spread (model_skew.py). Where the mechanism is asked, it says on which servers instead. TraceError
     where a job can never run.
     """
-    _check(jobs, servers)
+    _check_sizes(jobs, servers)
     points = points_of(profiles, servers[0])
     habits = habits or Habits()
     sharing = sharing_of(jobs, servers, mechanism, points, equal_parts=habits.equal_parts)
-    book = _book(jobs, servers[0], points, sharing, round_s)
-    together = tied(jobs, placement, profiles)
+    book = _make_job_table(jobs, servers[0], points, sharing, round_s)
+    together = select_tied_jobs(jobs, placement, profiles)
     run = _Run(
         book=book,
         policy=policy,
         sharing=sharing,
         habits=habits,
         gpus=sum(server.gpus for server in servers),
-        leases=_leases(book.gpus, servers, together & (sharing is None)),
+        leases=_make_leases(book.gpus, servers, together & (sharing is None)),
         wanted=set(range(len(jobs)) if window is None else window) & set(range(len(jobs))),
     )
     last = run.play(progress or (lambda ended, all_jobs: None))
     return book.outcome(run.steps, last)
 
 
-def _leases(gpus: Ints, servers: Sequence[Server], together: Bools) -> Leases:
+def _make_leases(gpus: Ints, servers: Sequence[Server], together: Bools) -> Leases:
     if together.any():
         return Places(gpus=gpus, tied=together, count=len(servers), size=servers[0].gpus)
     return LeasePool(gpus=gpus, total=sum(server.gpus for server in servers), per_server=servers[0].gpus)
 
 
-def _check(jobs: Sequence[SimJob], servers: Sequence[Server]) -> None:
+def _check_sizes(jobs: Sequence[SimJob], servers: Sequence[Server]) -> None:
     total = sum(server.gpus for server in servers)
     for job in jobs:
         if job.gpus > total:
@@ -92,7 +92,9 @@ def _check(jobs: Sequence[SimJob], servers: Sequence[Server]) -> None:
             )
 
 
-def _book(jobs: Sequence[SimJob], server: Server, points: Points, sharing: Sharing | None, round_s: float) -> JobTable:
+def _make_job_table(
+    jobs: Sequence[SimJob], server: Server, points: Points, sharing: Sharing | None, round_s: float
+) -> JobTable:
     work = np.array([share_work_s(job, points.get(job.model, ()), server) for job in jobs], dtype=np.float64)
     unit = np.array([ITERATION_S.get(job.model, 0.0) if round_s > 0 else 0.0 for job in jobs], dtype=np.float64)
     whole = unit > 0
@@ -108,7 +110,7 @@ def _book(jobs: Sequence[SimJob], server: Server, points: Points, sharing: Shari
     )
 
 
-def _never(number: int) -> TraceError:
+def _make_never_error(number: int) -> TraceError:
     """Nobody runs, nobody comes, and the mechanism leaves the empty servers empty."""
     return TraceError(
         f"job {number} of the trace finds no place, not even on empty servers: it asks for more CPUs or memory per GPU",
@@ -151,7 +153,7 @@ class _Run:
         quiet = self._lease(beat, new) if len(book.active) else inf
         happens = min(book.next_submission(), book.next_end())
         if happens == inf:
-            raise _never(int(book.active[0]))
+            raise _make_never_error(int(book.active[0]))
         return min(happens, book.clock.look(beat, quiet))
 
     def _lease(self, beat: float, new: Ints) -> float:

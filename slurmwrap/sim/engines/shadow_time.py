@@ -17,7 +17,7 @@ from math import inf
 import numpy as np
 
 from slurmwrap.sim.arrays import Bools, Floats, Ints
-from slurmwrap.sim.engines.free_resources import FreeResources, Seats, choose, units, whole
+from slurmwrap.sim.engines.free_resources import FreeResources, Seats, choose_servers, count_units, fits_whole
 from slurmwrap.sim.engines.sim_request import Ask
 
 _LOOKS = 256  # moments at most that are tried for a job of several servers; then it is planned nowhere
@@ -204,7 +204,7 @@ class ShadowTable:
         start = self._earliest.get(ask)
         if start is None:
             self._refresh()
-            holds = whole(ask, self._gpus, self._cpus, self._mem)
+            holds = fits_whole(ask, self._gpus, self._cpus, self._mem)
             first = holds.argmax(axis=1)
             start = self._tried_at(self._at()[self._rows, first])
             start[~holds[self._rows, first]] = np.inf
@@ -233,7 +233,7 @@ class ShadowTable:
             if ask.least > 1:
                 enough &= np.count_nonzero(here, axis=0) >= ask.least
             for place in enough.nonzero()[0]:
-                seats = choose(ask, here[:, place], self._floor.cpus, self._floor.leaf)
+                seats = choose_servers(ask, here[:, place], self._floor.cpus, self._floor.leaf)
                 if seats is not None:
                     return float(block[place]), seats
         return None
@@ -243,7 +243,7 @@ class ShadowTable:
         found = self._tables.get(key)
         if found is None:
             self._refresh()
-            room, at = units(ask, self._gpus, self._cpus, self._mem), self._at()
+            room, at = count_units(ask, self._gpus, self._cpus, self._mem), self._at()
             if allowed is not None:
                 room[~allowed] = 0
             gain = np.diff(room, axis=1, prepend=0)

@@ -22,7 +22,7 @@ from slurmwrap.sim.arrays import Bools
 from slurmwrap.sim.engines.free_resources import FreeResources
 from slurmwrap.sim.engines.pending_sim_job import PendingSimJob
 from slurmwrap.sim.engines.sim_request import ask_of
-from slurmwrap.sim.placement_bridge import ANYWHERE, SimSnapshot, planned, request_of
+from slurmwrap.sim.placement_bridge import ANYWHERE, SimSnapshot, plan_like_gsub, request_of
 
 _PINNED = "ReqNodeList"
 
@@ -70,7 +70,7 @@ class Placer:
             self._changes = self.picture.changes
         key = (request.shape, known, job.model)
         if key not in self._plans:
-            self._plans[key] = planned(request, self.profiles.get(job.model), snapshot)
+            self._plans[key] = plan_like_gsub(request, self.profiles.get(job.model), snapshot)
         self.obey(waiting, self._plans[key])
 
     def obey(self, waiting: PendingSimJob, plan: PlacementPlan) -> None:
@@ -79,12 +79,12 @@ class Placer:
         if not wishes:
             return
         if "exclude" in wishes:
-            waiting.allowed = _and(waiting.allowed, ~self._mask(wishes["exclude"]))
+            waiting.allowed = _combine_masks(waiting.allowed, ~self._mask(wishes["exclude"]))
         base = waiting.allowed
         if "nodelist" in wishes:
-            waiting.allowed = _and(base, self._mask(wishes["nodelist"]))
+            waiting.allowed = _combine_masks(base, self._mask(wishes["nodelist"]))
         if "nodes" in wishes:
-            _on(waiting, int(wishes["nodes"]), None)
+            _set_nodes(waiting, int(wishes["nodes"]), None)
         if "switches" in wishes:
             count, _, wait = wishes["switches"].partition("@")
             minutes, _, seconds = wait.partition(":")
@@ -136,7 +136,7 @@ class Placer:
             if key == _PINNED:
                 waiting.allowed = one.base
             elif key == "NumNodes":
-                _on(waiting, None, int(value.rpartition("-")[2]))
+                _set_nodes(waiting, None, int(value.rpartition("-")[2]))
             elif key == "Switches":
                 waiting.leaves = None
         one.at = find_due_level(one.levels, now - waiting.submitted)
@@ -150,10 +150,10 @@ class Placer:
         return np.array([server.name in names for server in self.picture.servers], dtype=np.bool_)
 
 
-def _and(allowed: Bools | None, mask: Bools) -> Bools:
+def _combine_masks(allowed: Bools | None, mask: Bools) -> Bools:
     return mask if allowed is None else allowed & mask
 
 
-def _on(waiting: PendingSimJob, nodes: int | None, most: int | None) -> None:
+def _set_nodes(waiting: PendingSimJob, nodes: int | None, most: int | None) -> None:
     waiting.nodes = nodes
     waiting.ask = ask_of(waiting.job.gpus, nodes, waiting.cpus, waiting.mem_mib, most)

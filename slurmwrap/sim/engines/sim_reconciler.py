@@ -18,7 +18,7 @@ from slurmwrap.placement.token_bucket import Bucket, fill_bucket, take
 from slurmwrap.sim.engines.free_resources import ROUNDING
 from slurmwrap.sim.engines.pending_sim_job import PendingSimJob
 from slurmwrap.sim.engines.sim_placer import Placer
-from slurmwrap.sim.engines.sim_tuner import Tuner, tuned
+from slurmwrap.sim.engines.sim_tuner import Tuner, set_tuned_request
 
 if TYPE_CHECKING:
     from slurmwrap.sim.engines.backfill_engine import BackfillSimulator
@@ -89,9 +89,9 @@ class Reconciler:
     def _tune(self, waiting: PendingSimJob, cpus: float, mem_mib: float, game: BackfillSimulator) -> None:
         """Never to what no empty cluster could hold, whatever the mechanism says: it would wait for ever."""
         before = waiting.cpus, waiting.mem_mib
-        tuned(waiting, cpus, mem_mib)
+        set_tuned_request(waiting, cpus, mem_mib)
         if game.empty.seats(waiting.ask, waiting.allowed) is None:
-            tuned(waiting, *before)
+            set_tuned_request(waiting, *before)
 
     def _loosen(self, placer: Placer, head: Sequence[PendingSimJob], game: BackfillSimulator) -> None:
         for one in placer.loosened(head, game.pending, game.now):

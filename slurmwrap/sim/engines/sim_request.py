@@ -27,7 +27,7 @@ class Ask:
         return self.units * self.gpus
 
 
-def like(servers: Sequence[Server]) -> Server:
+def make_typical_server(servers: Sequence[Server]) -> Server:
     """A server as large as the largest, with no more for each GPU than any of them has."""
     most = max(servers, key=lambda server: server.gpus)
     cpus = min(server.cpus / max(1, server.gpus) for server in servers)
@@ -35,7 +35,7 @@ def like(servers: Sequence[Server]) -> Server:
     return replace(most, cpus=int(cpus * most.gpus), mem_mib=int(memory * most.gpus))
 
 
-def fewest(job: SimJob, server: Server) -> int:
+def count_fewest_servers(job: SimJob, server: Server) -> int:
     """Servers like that which hold the job's GPUs at least, were they empty."""
     return ceil(job.gpus / max(1, server.gpus))
 
@@ -43,8 +43,8 @@ def fewest(job: SimJob, server: Server) -> int:
 def nodes_of(job: SimJob, server: Server, *, by_node: bool) -> int | None:
     """The number of servers that it insists on; None: any number, as few as are free (`--gpus`)."""
     if job.nodes is not None:
-        return min(job.gpus, max(job.nodes, fewest(job, server)))
-    return fewest(job, server) if by_node or job.gpus == 1 else None
+        return min(job.gpus, max(job.nodes, count_fewest_servers(job, server)))
+    return count_fewest_servers(job, server) if by_node or job.gpus == 1 else None
 
 
 def ask_of(gpus: int, nodes: int | None, cpus: float, mem_mib: float, most: int | None = None) -> Ask:

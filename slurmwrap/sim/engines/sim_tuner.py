@@ -48,11 +48,11 @@ class Tuner:
 
     def lone(self, waiting: PendingSimJob) -> tuple[float, float]:
         """CPUs and MiB per GPU with which gsub submits it: what it would get alone, never more than its share."""
-        if not tunable(waiting):
+        if not is_tunable(waiting):
             return waiting.cpus, waiting.mem_mib
         key = (waiting.job.model, waiting.job.gpus, waiting.nodes, waiting.asked)
         if key not in self._alone:
-            cpus, memory = allocate_single_job(self._claim(waiting), _node(self.like), self.mechanism)
+            cpus, memory = allocate_single_job(self._claim(waiting), _make_node(self.like), self.mechanism)
             self._alone[key] = self._whole(waiting, cpus), memory
         return self._alone[key]
 
@@ -60,7 +60,7 @@ class Tuner:
         self, ready: Sequence[PendingSimJob], servers: Sequence[Server], head: int, now: float
     ) -> list[TunedRequest]:
         """What to change about the first `head` of those that wait, highest priority first; who could start, first."""
-        ours = {one.name: one for one in ready[:head] if tunable(one)}
+        ours = {one.name: one for one in ready[:head] if is_tunable(one)}
         if not ours:
             self.startable = {}
             return []
@@ -119,23 +119,23 @@ class Tuner:
         return found
 
     def _fixed(self, waiting: PendingSimJob) -> JobDemand:
-        nodes, gpus = sim_throughput.shape(waiting.job, self.like)
+        nodes, gpus = sim_throughput.compute_job_shape(waiting.job, self.like)
         return JobDemand(
             job=waiting.name, gpus_per_node=gpus, nodes=nodes, cpus=waiting.cpus, mem_mib=int(waiting.mem_mib),
             servers=waiting.names,
         )  # fmt: skip
 
 
-def tunable(waiting: PendingSimJob) -> bool:
+def is_tunable(waiting: PendingSimJob) -> bool:
     """Only who asks for nodes with equal parts, and whose speed is known."""
     return bool(waiting.points) and waiting.nodes is not None and waiting.job.gpus % waiting.nodes == 0
 
 
-def tuned(waiting: PendingSimJob, cpus: float, mem_mib: float) -> None:
+def set_tuned_request(waiting: PendingSimJob, cpus: float, mem_mib: float) -> None:
     """It asks for so much per GPU from now on."""
     waiting.cpus, waiting.mem_mib = cpus, mem_mib
     waiting.ask = ask_of(waiting.job.gpus, waiting.nodes, cpus, mem_mib)
 
 
-def _node(server: Server) -> Node:
+def _make_node(server: Server) -> Node:
     return Node(name=server.name, state="IDLE", cpus=server.cpus, mem_mib=server.mem_mib, gpus=server.gpus)

@@ -6,7 +6,7 @@ from slurmwrap.sim.failures import published_rates
 from slurmwrap.sim.failures.failure_settings import FailureSettings
 
 
-def assumptions(settings: FailureSettings, source: str, *, waits_known: bool = False) -> tuple[str, ...]:
+def list_assumptions(settings: FailureSettings, source: str, *, waits_known: bool = False) -> tuple[str, ...]:
     """Sentences; the ones that nobody measured first. `waits_known`: how long each job of the dump waited."""
     own = _of_dump(settings) if source == "dump" else _of_draw(settings)
     return (*own, *_of_both(settings, source, waits_known))
@@ -24,9 +24,9 @@ def _of_draw(s: FailureSettings) -> tuple[str, ...]:
         "trace has multi-GPU jobs); which cause it is follows the class.",
         "Run times to failure are log-interpolated between table 7's p50, p90 and p95, alike for all GPU demands.",
         f"The plain world runs a failed job again whatever the reason, {blind}.",
-        f"By hand: a user runs again after {_hours(s.hand_delay_s)}, and submits what cannot work "
+        f"By hand: a user runs again after {_format_hours(s.hand_delay_s)}, and submits what cannot work "
         f"{s.hand_retries} more time{'s' * (s.hand_retries != 1)}.",
-        f"A user's next wrong input within {_hours(s.same_fault_s)} is the very same file with a chance of "
+        f"A user's next wrong input within {_format_hours(s.same_fault_s)} is the very same file with a chance of "
         f"{s.same_fault:.0%}.",
         f"Nodes fail {1000 * s.node_failures_per_day:.2f} times in 1,000 node-days; {s.lemons_cause:.0%} of that falls "
         f"on lemons, {s.lemon_share[0]:.1%} to {s.lemon_share[1]:.1%} of the nodes (Kokolis et al.: failures of large "
@@ -41,7 +41,8 @@ def _of_dump(s: FailureSettings) -> tuple[str, ...]:
         "drawn from Philly's table 7 by its GPUs and its run time.",
         "Each line is one run: what a user submitted again has a line of its own, so nothing is retried where nobody "
         "retried it.",
-        f"A line of the same user, job name and shape as one that had failed within {_hours(s.same_fault_s)} before is "
+        f"A line of the same user, job name and shape as one that had failed within "
+        f"{_format_hours(s.same_fault_s)} before is "
         "that job submitted again; while slurmwrap runs the job again, and where that ended well, he does not submit "
         "it. What was submitted again otherwise than so is not recognised.",
         "What the taxonomy answers with another run, that cures in the end: a FAILED job of such a cause fails again "
@@ -58,14 +59,16 @@ def _of_dump(s: FailureSettings) -> tuple[str, ...]:
 
 
 def _of_both(s: FailureSettings, source: str, waits_known: bool) -> tuple[str, ...]:
-    kept = "nothing is kept" if s.checkpoint_s is None else f"a checkpoint every {_hours(s.checkpoint_s)} is kept"
+    kept = (
+        "nothing is kept" if s.checkpoint_s is None else f"a checkpoint every {_format_hours(s.checkpoint_s)} is kept"
+    )
     logs = sum(count for count, _ in published_rates.CLASSIFIED)
     return (
         "Every job is gsub's and its user agreed to retries; every rule of slurmwrap acts, with the budgets that are "
         "configured but for the brake on retries per hour.",
         f"Of runs that another one can cure, {kept}; what cannot work starts anew each time.",
         f"A pre-run takes one GPU for {s.trial_s / 60:g} min, or until the job fails or ends before. "
-        f"{_one_gpu(s, waits_known)} {_passed(s, source)}",
+        f"{_one_gpu(s, waits_known)} {_describe_passed(s, source)}",
         f"Of the faults that a single rank meets in that time the pre-run stops {s.sees:.1%} (measured: "
         f"{published_rates.MUTANTS_STOPPED} of {published_rates.MUTANTS_MET} mutants), "
         f"of multi-GPU jobs {s.needs_company:.0%} fewer; "
@@ -75,7 +78,7 @@ def _of_both(s: FailureSettings, source: str, waits_known: bool) -> tuple[str, .
         f"The classifier misreads {s.misread:.1%} of the logs (measured at first sight on {logs}).",
         f"A job that ran out of host memory needs 1 to {s.oom_most:g} times what it had; a larger one costs nobody "
         "anything.",
-        *(() if source == "dump" else (_stopped(s),)),
+        *(() if source == "dump" else (_describe_stopped(s),)),
         "GPU time only: no queue is played.",
     )
 
@@ -86,7 +89,7 @@ def _one_gpu(s: FailureSettings, waits_known: bool) -> str:
     return f"{s.one_gpu_waits:.0%} of the one-GPU jobs find no free GPU and get one, the others are their own pre-run."
 
 
-def _passed(s: FailureSettings, source: str) -> str:
+def _describe_passed(s: FailureSettings, source: str) -> str:
     """What production does not pre-run again. Traces without users and names do not tell who comes again."""
     if source == "dump":
         return (
@@ -96,11 +99,13 @@ def _passed(s: FailureSettings, source: str) -> str:
     return f"{s.passed_before:.0%} of the jobs need none, for their fingerprint passed before."
 
 
-def _stopped(s: FailureSettings) -> str:
+def _describe_stopped(s: FailureSettings) -> str:
     if s.comes_back:
-        return f"Who was stopped although another run would have helped comes back after {_hours(s.hand_delay_s)}."
+        return (
+            f"Who was stopped although another run would have helped comes back after {_format_hours(s.hand_delay_s)}."
+        )
     return "Who was stopped does not come back: of a false stop all GPU time is lost, with what its checkpoint holds."
 
 
-def _hours(seconds: float) -> str:
+def _format_hours(seconds: float) -> str:
     return f"{seconds / 3600:g} h"

@@ -25,7 +25,7 @@ from slurmwrap.diagnosis.taxonomy import CATEGORIES
 from slurmwrap.prerun.verdict.single_gpu_messages import ELSEWHERE
 from slurmwrap.sim.failures import published_rates
 from slurmwrap.sim.failures.failure_settings import FailureSettings
-from slurmwrap.sim.failures.named_random import Purpose, uniform, uniforms
+from slurmwrap.sim.failures.named_random import Purpose, draw_uniform, draw_uniforms
 from slurmwrap.sim.failures.time_to_failure import curve_of
 from slurmwrap.sim.sim_job import SimJob
 
@@ -56,20 +56,20 @@ class FailingJob:
 Doomed = dict[int, FailingJob]  # by SimJob.number: those that fail or are killed
 
 
-def inject(jobs: Sequence[SimJob], settings: FailureSettings, seed: int) -> tuple[FailingJob, ...]:
+def inject_failures(jobs: Sequence[SimJob], settings: FailureSettings, seed: int) -> tuple[FailingJob, ...]:
     """The jobs that fail, in the order of the trace; the same seed gives the same."""
-    found = draw(jobs, settings, seed).values()
+    found = draw_failures(jobs, settings, seed).values()
     return tuple(one for one in found if one.category)
 
 
-def draw(jobs: Sequence[SimJob], settings: FailureSettings, seed: int) -> Doomed:
+def draw_failures(jobs: Sequence[SimJob], settings: FailureSettings, seed: int) -> Doomed:
     """What is in store for `jobs` at the rates of `settings`."""
     if not jobs:
         return {}
     numbers = np.array([job.number for job in jobs], dtype=np.uint64)
     gpu_s = np.array([max(1.0, job.gpus * job.work_s) for job in jobs])
     killed = kill_chances(gpu_s, settings)
-    fate = uniforms(seed, numbers, Purpose.FATE)
+    fate = draw_uniforms(seed, numbers, Purpose.FATE)
     left = 1 - float(killed.mean())
     fails = killed + (1 - killed) * (settings.failing_jobs / left if left > 0 else 0.0)
     scale = len(jobs) / published_rates.JOBS
@@ -160,17 +160,17 @@ class Maker:
 
     def _shown(self, job: SimJob, made: FailingJob) -> bool:
         """What a trial says by production's rules (prerun/verdict/single_gpu_messages.py), had it the time."""
-        if made.run_s > self.settings.trial_s or made.curable or not shown_alone(made.category, job.gpus):
+        if made.run_s > self.settings.trial_s or made.curable or not is_shown_alone(made.category, job.gpus):
             return False
         if job.gpus > 1 and self._chance(job.number, Purpose.COMPANY) < self.settings.needs_company:
             return False
         return self._chance(job.number, Purpose.SEEN) < self.settings.sees
 
     def _chance(self, number: int, what: Purpose) -> float:
-        return uniform(self.seed, number, 0, what)
+        return draw_uniform(self.seed, number, 0, what)
 
 
-def shown_alone(category: str, gpus: int) -> bool:
+def is_shown_alone(category: str, gpus: int) -> bool:
     """Whether a failure of a one-GPU trial is said to be the job's own (prerun/verdict/single_gpu_messages.py)."""
     if category == "no_signature":
         return gpus <= 1
@@ -186,7 +186,7 @@ def again_s(doom: FailingJob, seed: int, run: int) -> float:
     """
     if run == 0 or not doom.curable or doom.row < 0:
         return doom.run_s
-    return curve_of(published_rates.PHILLY[doom.row]).seconds(uniform(seed, doom.number, run, Purpose.TIME))
+    return curve_of(published_rates.PHILLY[doom.row]).seconds(draw_uniform(seed, doom.number, run, Purpose.TIME))
 
 
 def with_faults(doomed: Doomed, jobs: Sequence[SimJob], settings: FailureSettings, seed: int) -> Doomed:
@@ -199,10 +199,19 @@ def with_faults(doomed: Doomed, jobs: Sequence[SimJob], settings: FailureSetting
             continue
         at, fault = last.get((one.uid, one.category), (-1e18, -1))
         near = submitted[number] - at <= settings.same_fault_s
-        same = near and uniform(seed, number, 0, Purpose.SAME) < settings.same_fault
+        same = near and draw_uniform(seed, number, 0, Purpose.SAME) < settings.same_fault
         found[number] = replace(one, fault=fault if same else number)
         last[one.uid, one.category] = submitted[number], found[number].fault
     return found
 
 
-__all__ = ["Doomed", "FailingJob", "Maker", "again_s", "draw", "inject", "kill_chances", "with_faults"]
+__all__ = [
+    "Doomed",
+    "FailingJob",
+    "Maker",
+    "again_s",
+    "draw_failures",
+    "inject_failures",
+    "kill_chances",
+    "with_faults",
+]

@@ -19,7 +19,7 @@ from itertools import accumulate
 from slurmwrap.sim.failures import published_rates
 from slurmwrap.sim.failures.draw_failures import Doomed, FailingJob, Maker
 from slurmwrap.sim.failures.failure_settings import FailureSettings
-from slurmwrap.sim.failures.named_random import Purpose, uniform
+from slurmwrap.sim.failures.named_random import Purpose, draw_uniform
 from slurmwrap.sim.failures.time_to_failure import curve_of
 from slurmwrap.sim.sim_job import SimJob
 
@@ -45,7 +45,7 @@ def draw_dump(jobs: Sequence[SimJob], settings: FailureSettings, seed: int) -> D
     doomed: Doomed = {}
     for job in sorted(jobs, key=lambda job: job.submit_s):
         before = _just_before(job, unanswered, settings)
-        found = _doom(job, made, before)
+        found = _find_failure(job, made, before)
         if found is None and before is not None and job.status.upper() == "COMPLETED":
             found = FailingJob(number=job.number, uid=0, chain=before.chain)
         if found is None:
@@ -54,15 +54,17 @@ def draw_dump(jobs: Sequence[SimJob], settings: FailureSettings, seed: int) -> D
             found, uid=users[job.user], requeued=bool(job.job) and last_run[job.job] != job.number
         )
         if before is not None and found.chain == before.chain:
-            heappop(unanswered[_asked(job)])
+            heappop(unanswered[_make_request_key(job)])
         if found.category:
-            heappush(unanswered.setdefault(_asked(job), []), (job.submit_s + job.work_s, job.number, job, found))
+            heappush(
+                unanswered.setdefault(_make_request_key(job), []), (job.submit_s + job.work_s, job.number, job, found)
+            )
     return doomed
 
 
 def _just_before(job: SimJob, unanswered: Open, settings: FailureSettings) -> FailingJob | None:
     """The failure that this job may be another try of: the one that has waited longest for its answer."""
-    known = unanswered.get(_asked(job), [])
+    known = unanswered.get(_make_request_key(job), [])
     while known and job.submit_s - known[0][0] > settings.same_fault_s:
         heappop(known)
     if not known or known[0][0] > job.submit_s:
@@ -72,32 +74,32 @@ def _just_before(job: SimJob, unanswered: Open, settings: FailureSettings) -> Fa
     return failed if more or (job.cpus, job.mem_mib) == (earlier.cpus, earlier.mem_mib) else None
 
 
-def _asked(job: SimJob) -> Asked:
+def _make_request_key(job: SimJob) -> Asked:
     """What a user asks for each time that he submits the same; without users no job is another one again."""
     who = job.user or job.number
     return (who, job.model, job.gpus, job.nodes, job.limit_s, job.partition)
 
 
-def _doom(job: SimJob, made: Maker, before: FailingJob | None) -> FailingJob | None:
+def _find_failure(job: SimJob, made: Maker, before: FailingJob | None) -> FailingJob | None:
     state = job.status.split(" ")[0].upper()  # "CANCELLED by 1000"
     if state == "CANCELLED":
         return FailingJob(number=job.number, uid=0, killed=True)
     if state == "FAILED":
         drawn_before = before is not None and before.row >= 0 and before.category not in _NOT_OF_FAILED
-        row = before.row if before is not None and drawn_before else _likely(job, made.seed)
-        return _chained(made.of_row(job, row, run_s=job.work_s), before)
+        row = before.row if before is not None and drawn_before else _draw_likely_row(job, made.seed)
+        return _chain_failures(made.of_row(job, row, run_s=job.work_s), before)
     said = _SAID.get(state)
-    return _chained(_as_said(job, said, made), before) if said else None
+    return _chain_failures(_as_said(job, said, made), before) if said else None
 
 
-def _chained(found: FailingJob, before: FailingJob | None) -> FailingJob:
+def _chain_failures(found: FailingJob, before: FailingJob | None) -> FailingJob:
     """With the number of the first one of those that are one fault."""
     again = before is not None and before.category == found.category
     first = before.chain if before is not None and again else found.number
     return replace(found, chain=first, fault=first if found.category == "incorrect_inputs" else -1)
 
 
-def _likely(job: SimJob, seed: int) -> int:
+def _draw_likely_row(job: SimJob, seed: int) -> int:
     """Row of table 7, by the trials of its column times the density of its run times at this one."""
     column = published_rates.demand_class(job.gpus)
     weights = [
@@ -107,7 +109,7 @@ def _likely(job: SimJob, seed: int) -> int:
         for cause in published_rates.PHILLY
     ]
     sums = list(accumulate(weights))
-    wanted = uniform(seed, job.number, 0, Purpose.CAUSE) * sums[-1]
+    wanted = draw_uniform(seed, job.number, 0, Purpose.CAUSE) * sums[-1]
     return next(at for at, total in enumerate(sums) if total > wanted)
 
 

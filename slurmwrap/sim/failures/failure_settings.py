@@ -35,7 +35,7 @@ class FailureSettings:
     # slurmwrap
     trial_s: float = 180.0  # assumed: three steps and what comes before them; a trial ends there
     sees: float = (
-        published_rates.seen_share()
+        published_rates.compute_seen_share()
     )  # of what one GPU meets within the trial; docs/prerun-reference.md, mutants
     needs_company: float = 0.2  # assumed: of the multi-GPU jobs' faults, those that one rank does not meet
     false_fails: float = 0.0  # of sound jobs; none in 60 scripts (docs/prerun-reference.md)

@@ -18,16 +18,22 @@ from slurmwrap.config import Config
 from slurmwrap.errors import TraceError
 from slurmwrap.placement.demand import Server
 from slurmwrap.sim.failures import published_rates
-from slurmwrap.sim.failures.assumptions import assumptions
-from slurmwrap.sim.failures.draw_failures import Doomed, draw
+from slurmwrap.sim.failures.assumptions import list_assumptions
+from slurmwrap.sim.failures.draw_failures import Doomed, draw_failures
 from slurmwrap.sim.failures.dump_failures import draw_dump
 from slurmwrap.sim.failures.failure_settings import FailureSettings
 from slurmwrap.sim.failures.gpu_time_account import GpuTimeAccount
 from slurmwrap.sim.failures.node_failures import hardware_of
-from slurmwrap.sim.failures.play_failures import DAY_S, play
-from slurmwrap.sim.failures.sim_judge import acting
+from slurmwrap.sim.failures.play_failures import DAY_S, play_arm
+from slurmwrap.sim.failures.sim_judge import switch_rules_on
 from slurmwrap.sim.failures.sim_node_history import nodes_of
-from slurmwrap.sim.failures.student_t import foreseen, interval, paired, ratio, resampled
+from slurmwrap.sim.failures.student_t import (
+    compute_by_resampling,
+    compute_forecast,
+    compute_interval,
+    compute_paired,
+    compute_ratio,
+)
 from slurmwrap.sim.failures.study_arms import PLAIN, RetryArm, arms_of
 from slurmwrap.sim.failures.study_result import ArmResult, CategoryMeans, FailureStudy, Interval, PublishedCheck
 from slurmwrap.sim.failures.study_world import FailureWorld
@@ -36,10 +42,13 @@ from slurmwrap.sim.sim_job import SimJob
 MOST_JOBS = 20_000  # played unless the caller wants more: about a second per arm and seed
 Progress = Callable[[int, int], None]  # worlds played, worlds in all
 _HOUR_S = 3600.0
-_DRAWS: dict[str, Callable[[Sequence[SimJob], FailureSettings, int], Doomed]] = {"drawn": draw, "dump": draw_dump}
+_DRAWS: dict[str, Callable[[Sequence[SimJob], FailureSettings, int], Doomed]] = {
+    "drawn": draw_failures,
+    "dump": draw_dump,
+}
 
 
-def study(
+def run_failure_study(
     jobs: Sequence[SimJob],
     *,
     servers: Sequence[Server],
@@ -62,19 +71,21 @@ def study(
         raise TraceError("no job of the trace holds a GPU: failures cost no GPU-hours there")
     if not seeds or source not in _DRAWS:
         raise ValueError(f"no seed, or a source other than {' and '.join(_DRAWS)}")
-    config, settings = acting(config or Config()), settings or FailureSettings()
+    config, settings = switch_rules_on(config or Config()), settings or FailureSettings()
     settings = replace(settings, trial_s=min(settings.trial_s, float(config.prerun.time_limit_s)))
     if source == "dump":
         # Node failures that happened are in it. Whether a user's next run went on from a checkpoint it does not tell:
         # with none, no arm looks better for keeping what the others may have kept as well.
         settings = replace(settings, node_failures_per_day=0.0, checkpoint_s=None)
-    played = middle(with_gpus, most_jobs)
+    played = select_middle(with_gpus, most_jobs)
     arms = arms_of(dump=source == "dump")
     accounts: dict[str, list[GpuTimeAccount]] = {arm.name: [] for arm in arms}
     for at, seed in enumerate(seeds):
-        world = _world(played, _DRAWS[source](played, settings, seed), servers, settings, seed, config, waited_s or {})
+        world = _make_world(
+            played, _DRAWS[source](played, settings, seed), servers, settings, seed, config, waited_s or {}
+        )
         for number, arm in enumerate(arms):
-            accounts[arm.name].append(play(world, arm))
+            accounts[arm.name].append(play_arm(world, arm))
             if progress is not None:
                 progress(at * len(arms) + number + 1, len(arms) * len(seeds))
     plain = accounts[PLAIN]
@@ -86,20 +97,20 @@ def study(
         servers=len(servers),
         gpus_per_server=max(server.gpus for server in servers),
         seeds=tuple(seeds),
-        productive_gpu_hours=_hours([one.productive for one in plain]),
-        killed_gpu_hours=_hours([one.killed for one in plain]),
-        arms=tuple(_result(arm, accounts[arm.name], plain, days, source) for arm in arms),
-        categories=_categories(arms, accounts),
-        checks=_checks(played, plain) if source == "drawn" else (),
-        assumed=assumptions(settings, source, waits_known=bool(waited_s)),
+        productive_gpu_hours=_convert_to_hours([one.productive for one in plain]),
+        killed_gpu_hours=_convert_to_hours([one.killed for one in plain]),
+        arms=tuple(_make_result(arm, accounts[arm.name], plain, days, source) for arm in arms),
+        categories=_list_category_means(arms, accounts),
+        checks=_list_checks(played, plain) if source == "drawn" else (),
+        assumed=list_assumptions(settings, source, waits_known=bool(waited_s)),
         settings=settings,
     )
 
 
-study_of_dump = partial(study, source="dump")
+study_of_dump = partial(run_failure_study, source="dump")
 
 
-def middle(jobs: Sequence[SimJob], most: int) -> Sequence[SimJob]:
+def select_middle(jobs: Sequence[SimJob], most: int) -> Sequence[SimJob]:
     """A contiguous part of at most so many, from the middle."""
     if len(jobs) <= most:
         return jobs
@@ -107,7 +118,7 @@ def middle(jobs: Sequence[SimJob], most: int) -> Sequence[SimJob]:
     return jobs[begin : begin + most]
 
 
-def _world(
+def _make_world(
     jobs: Sequence[SimJob],
     doomed: Doomed,
     servers: Sequence[Server],
@@ -129,10 +140,10 @@ def _world(
     )
 
 
-def _result(
+def _make_result(
     arm: RetryArm, found: Sequence[GpuTimeAccount], plain: Sequence[GpuTimeAccount], days: Sequence[int], source: str
 ) -> ArmResult:
-    many = partial(foreseen, least=0.0) if source == "dump" else interval
+    many = partial(compute_forecast, least=0.0) if source == "dump" else compute_interval
 
     def hours(name: str) -> Interval:
         return many([getattr(one, name) / _HOUR_S for one in found])
@@ -140,7 +151,7 @@ def _result(
     def count(name: str) -> Interval:
         return many([float(getattr(one, name)) for one in found])
 
-    saved, share = _saved_by_day(found, plain, days) if source == "dump" else _saved(found, plain)
+    saved, share = _saved_by_day(found, plain, days) if source == "dump" else _compute_saved(found, plain)
     return ArmResult(
         name=arm.name,
         title=arm.title,
@@ -164,18 +175,20 @@ def _result(
         budget_stops=count("budget_stops"),
         given_up=count("given_up"),
         until_told_hours=many([(median(one.told_after_s) if one.told_after_s else 0.0) / _HOUR_S for one in found]),
-        until_cured_hours=many([_share(one.cured_after_s, one.cured) / _HOUR_S for one in found]),
+        until_cured_hours=many([_compute_share(one.cured_after_s, one.cured) / _HOUR_S for one in found]),
         node_failures=count("node_failures"),
         excluded_node_days=count("excluded_days"),
-        excluded_rightly=ratio([one.excluded_lemon_days for one in found], [one.excluded_days for one in found]),
+        excluded_rightly=compute_ratio(
+            [one.excluded_lemon_days for one in found], [one.excluded_days for one in found]
+        ),
     )
 
 
-def _saved(found: Sequence[GpuTimeAccount], plain: Sequence[GpuTimeAccount]) -> tuple[Interval, Interval]:
+def _compute_saved(found: Sequence[GpuTimeAccount], plain: Sequence[GpuTimeAccount]) -> tuple[Interval, Interval]:
     """GPU-hours, and their share of what plain costs."""
     costs, base = [one.cost for one in found], [one.cost for one in plain]
     saved = [b - c for c, b in zip(costs, base, strict=True)]
-    return paired([c / _HOUR_S for c in costs], [b / _HOUR_S for b in base]), ratio(saved, base)
+    return compute_paired([c / _HOUR_S for c in costs], [b / _HOUR_S for b in base]), compute_ratio(saved, base)
 
 
 def _saved_by_day(
@@ -186,10 +199,12 @@ def _saved_by_day(
         np.array([[one.cost_by_day.get(day, 0.0) / _HOUR_S for day in days] for one in accounts])
         for accounts in (found, plain)
     )
-    return resampled(base - costs, base)
+    return compute_by_resampling(base - costs, base)
 
 
-def _categories(arms: Sequence[RetryArm], accounts: dict[str, list[GpuTimeAccount]]) -> tuple[CategoryMeans, ...]:
+def _list_category_means(
+    arms: Sequence[RetryArm], accounts: dict[str, list[GpuTimeAccount]]
+) -> tuple[CategoryMeans, ...]:
     plain = accounts[PLAIN]
     struck: dict[str, float] = defaultdict(float)
     for one in plain:
@@ -210,35 +225,35 @@ def _categories(arms: Sequence[RetryArm], accounts: dict[str, list[GpuTimeAccoun
     return tuple(sorted(rows, key=lambda row: -row.cost_gpu_hours[PLAIN]))
 
 
-def _checks(jobs: Sequence[SimJob], plain: Sequence[GpuTimeAccount]) -> tuple[PublishedCheck, ...]:
+def _list_checks(jobs: Sequence[SimJob], plain: Sequence[GpuTimeAccount]) -> tuple[PublishedCheck, ...]:
     """What came out in the plain world beside Philly's figures."""
     count = len(jobs)
     whole = [one.productive + one.killed + one.wasted for one in plain]
     killed = [(count - one.completed - one.unsuccessful) / count for one in plain]
     failed = [one.unsuccessful / count for one in plain]
-    killed_s = [_share(one.killed, all_s) for one, all_s in zip(plain, whole, strict=True)]
-    failed_s = [_share(one.unsuccessful_gpu_s, all_s) for one, all_s in zip(plain, whole, strict=True)]
+    killed_s = [_compute_share(one.killed, all_s) for one, all_s in zip(plain, whole, strict=True)]
+    failed_s = [_compute_share(one.unsuccessful_gpu_s, all_s) for one, all_s in zip(plain, whole, strict=True)]
     return (
-        _check("jobs killed", published_rates.KILLED_JOBS, killed, built_in=True),
-        _check("GPU time of killed jobs", published_rates.KILLED_GPU_TIME, killed_s, built_in=True),
-        _check("jobs unsuccessful", published_rates.UNSUCCESSFUL_JOBS, failed),
-        _check("GPU time of unsuccessful jobs", published_rates.UNSUCCESSFUL_GPU_TIME, failed_s),
-        _check("jobs of both kinds", published_rates.UNSUCCESSFUL_OR_KILLED_JOBS, _sums(killed, failed)),
-        _check("GPU time of both", published_rates.UNSUCCESSFUL_OR_KILLED_GPU_TIME, _sums(killed_s, failed_s)),
+        _make_check("jobs killed", published_rates.KILLED_JOBS, killed, built_in=True),
+        _make_check("GPU time of killed jobs", published_rates.KILLED_GPU_TIME, killed_s, built_in=True),
+        _make_check("jobs unsuccessful", published_rates.UNSUCCESSFUL_JOBS, failed),
+        _make_check("GPU time of unsuccessful jobs", published_rates.UNSUCCESSFUL_GPU_TIME, failed_s),
+        _make_check("jobs of both kinds", published_rates.UNSUCCESSFUL_OR_KILLED_JOBS, _add_sums(killed, failed)),
+        _make_check("GPU time of both", published_rates.UNSUCCESSFUL_OR_KILLED_GPU_TIME, _add_sums(killed_s, failed_s)),
     )
 
 
-def _check(name: str, published: float, here: Sequence[float], *, built_in: bool = False) -> PublishedCheck:
-    return PublishedCheck(name=name, published=published, here=interval(here), built_in=built_in)
+def _make_check(name: str, published: float, here: Sequence[float], *, built_in: bool = False) -> PublishedCheck:
+    return PublishedCheck(name=name, published=published, here=compute_interval(here), built_in=built_in)
 
 
-def _sums(one: Sequence[float], other: Sequence[float]) -> list[float]:
+def _add_sums(one: Sequence[float], other: Sequence[float]) -> list[float]:
     return [a + b for a, b in zip(one, other, strict=True)]
 
 
-def _share(part: float, whole: float) -> float:
+def _compute_share(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
 
 
-def _hours(seconds: Sequence[float]) -> Interval:
-    return interval([one / _HOUR_S for one in seconds])
+def _convert_to_hours(seconds: Sequence[float]) -> Interval:
+    return compute_interval([one / _HOUR_S for one in seconds])

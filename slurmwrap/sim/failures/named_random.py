@@ -45,7 +45,7 @@ class Purpose(IntEnum):
     NODE = 100  # and on: the candidates, one after the other
 
 
-def uniform(seed: int, job: int, run: int, what: int) -> float:
+def draw_uniform(seed: int, job: int, run: int, what: int) -> float:
     """0 <= x < 1."""
     x = (seed * _SEED + job * _JOB + run * _RUN + what * _WHAT) & _MASK
     x = ((x ^ (x >> 33)) * _ONE) & _MASK
@@ -53,7 +53,7 @@ def uniform(seed: int, job: int, run: int, what: int) -> float:
     return ((x ^ (x >> 33)) >> 11) * 2.0**-53
 
 
-def uniforms(seed: int, jobs: NDArray[np.uint64], what: int) -> NDArray[np.float64]:
+def draw_uniforms(seed: int, jobs: NDArray[np.uint64], what: int) -> NDArray[np.float64]:
     """`uniform(seed, job, 0, what)` of each of `jobs`."""
     base = np.uint64((seed * _SEED + what * _WHAT) & _MASK)
     x = jobs * np.uint64(_JOB) + base  # wraps, as it must

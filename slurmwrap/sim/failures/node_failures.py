@@ -13,7 +13,7 @@ from math import ceil, inf, log
 from slurmwrap.placement.demand import Server
 from slurmwrap.sim.failures import published_rates
 from slurmwrap.sim.failures.failure_settings import FailureSettings
-from slurmwrap.sim.failures.named_random import Purpose, uniform
+from slurmwrap.sim.failures.named_random import Purpose, draw_uniform
 from slurmwrap.sim.sim_job import SimJob
 
 _DAY_S = 86_400.0
@@ -42,13 +42,13 @@ def hardware_of(servers: Sequence[Server], settings: FailureSettings, seed: int)
     if not servers:
         raise ValueError("no servers")
     low, high = settings.lemon_share
-    wanted = (low + (high - low) * uniform(seed, 0, 0, Purpose.LEMONS)) * len(servers)
-    count = int(wanted) + (uniform(seed, 1, 0, Purpose.LEMONS) < wanted % 1)
+    wanted = (low + (high - low) * draw_uniform(seed, 0, 0, Purpose.LEMONS)) * len(servers)
+    count = int(wanted) + (draw_uniform(seed, 1, 0, Purpose.LEMONS) < wanted % 1)
     lemons: set[int] = set()
     for at in range(len(servers) * _TRIES):
         if len(lemons) >= count:
             break
-        lemons.add(int(uniform(seed, 2 + at, 0, Purpose.LEMONS) * len(servers)))
+        lemons.add(int(draw_uniform(seed, 2 + at, 0, Purpose.LEMONS) * len(servers)))
     daily, share = settings.node_failures_per_day, (low + high) / 2
     by_lemons = settings.lemons_cause if share > 0 else 0.0
     return Hardware(
@@ -73,7 +73,7 @@ def draw_nodes(
     where one of them is excluded there."""
     total, found = len(hardware.names), list[int]()
     for place in range(count * _TRIES):
-        node = int(uniform(seed, number, run, Purpose.NODE + place) * total)
+        node = int(draw_uniform(seed, number, run, Purpose.NODE + place) * total)
         if node not in excluded and node not in found:
             found.append(node)
             if len(found) == count:
@@ -86,12 +86,12 @@ def draw_nodes(
 def fails_after(hardware: Hardware, nodes: Sequence[int], seed: int, number: int, run: int) -> float:
     """Seconds until the first of them fails; inf: never."""
     rate = hardware.rate(nodes)
-    return -log(1 - uniform(seed, number, run, Purpose.HAZARD)) / rate if rate > 0 else inf
+    return -log(1 - draw_uniform(seed, number, run, Purpose.HAZARD)) / rate if rate > 0 else inf
 
 
-def struck(hardware: Hardware, nodes: Sequence[int], seed: int, number: int, run: int) -> int:
+def draw_struck_node(hardware: Hardware, nodes: Sequence[int], seed: int, number: int, run: int) -> int:
     """Which of them it was, by their rates."""
-    left = uniform(seed, number, run, Purpose.STRUCK) * hardware.rate(nodes)
+    left = draw_uniform(seed, number, run, Purpose.STRUCK) * hardware.rate(nodes)
     for node in nodes:
         left -= hardware.lemon_rate if node in hardware.lemons else hardware.healthy_rate
         if left < 0:
@@ -104,4 +104,4 @@ def blames_gpu(seed: int, number: int, run: int) -> bool:
     gpu = sum(published_rates.NODE_CAUSES[cause] for cause in published_rates.GPU_CAUSES) / sum(
         published_rates.NODE_CAUSES.values()
     )
-    return uniform(seed, number, run, Purpose.NODE_CAUSE) < gpu
+    return draw_uniform(seed, number, run, Purpose.NODE_CAUSE) < gpu

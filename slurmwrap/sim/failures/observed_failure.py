@@ -23,7 +23,7 @@ def failed_run(
     kept_s: float,
 ) -> FailedRun:
     """The run as production's records are made of it."""
-    names, doom, told = world.hardware.names, life.doom, told_as(world, life, ending)
+    names, doom, told = world.hardware.names, life.doom, classify_observed(world, life, ending)
     right = told == ending.category == "incorrect_inputs"
     broken = right and world.chance(life.job, Purpose.OWN_READ) < world.settings.own_read
     return FailedRun(
@@ -46,7 +46,7 @@ def failed_run(
     )
 
 
-def told_as(world: FailureWorld, life: SimJobState, ending: SimRunEnding) -> str:
+def classify_observed(world: FailureWorld, life: SimJobState, ending: SimRunEnding) -> str:
     """The category that the classifier gives. The same log is read the same way each time."""
     if ending.category in _NOT_FROM_LOGS or ending.node >= 0:
         return ending.category

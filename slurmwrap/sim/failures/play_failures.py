@@ -21,8 +21,8 @@ from slurmwrap.sim.failures.job_state import KILLED, SimJobState, SimRunEnding
 from slurmwrap.sim.failures.named_random import Purpose
 from slurmwrap.sim.failures.node_failures import draw_nodes, nodes_wanted
 from slurmwrap.sim.failures.observed_failure import digest_of, failed_run
-from slurmwrap.sim.failures.run_ending import ending_of, kept_s
-from slurmwrap.sim.failures.sim_judge import FailedRun, JobFate, diagnosis_of, judge, record_of
+from slurmwrap.sim.failures.run_ending import compute_kept_s, ending_of
+from slurmwrap.sim.failures.sim_judge import FailedRun, JobFate, diagnosis_of, judge_failed_run, record_of
 from slurmwrap.sim.failures.sim_node_history import SimNodeHistory
 from slurmwrap.sim.failures.study_arms import BLIND, BY_HAND, NONE, OURS, RetryArm
 from slurmwrap.sim.failures.study_world import FailureWorld
@@ -33,12 +33,12 @@ _TASK = re.compile(r"(\d+)_\d+", re.ASCII)  # Slurm's id of a task of an array
 _AGAIN = RetryDecision(decision="retry", reason="whatever the reason")
 
 
-def play(world: FailureWorld, arm: RetryArm) -> GpuTimeAccount:
+def play_arm(world: FailureWorld, arm: RetryArm) -> GpuTimeAccount:
     """One arm's account."""
     return _Playing(world, arm).to_the_end()
 
 
-def _same(job: SimJob) -> tuple[object, ...]:
+def _make_fingerprint(job: SimJob) -> tuple[object, ...]:
     """What jobs with the same fingerprint have in common: the array that they are tasks of, else user, name, shape."""
     task = _TASK.fullmatch(job.job)
     if task:
@@ -112,10 +112,10 @@ class _Playing:
         if doom is not None and doom.shown:
             self.account.stopped_by_trial += 1
             self.account.waited_in_vain_s += self.world.waited_s.get(job.number, 0.0)
-            self.passed.discard(_same(job))
+            self.passed.discard(_make_fingerprint(job))
             self._block(doom, job.submit_s + trial_s)
             return self._kept_out(doom.category, trial_s)
-        self.passed.add(_same(job))
+        self.passed.add(_make_fingerprint(job))
         sound = doom is None or not doom.category or doom.curable
         if sound and self.world.chance(job, Purpose.FALSE_FAIL) < self.settings.false_fails:
             self.account.false_stops += 1
@@ -128,7 +128,7 @@ class _Playing:
             return False
         if job.gpus == 1 and not self._waits(job):
             return False
-        same = _same(job)
+        same = _make_fingerprint(job)
         if same in self.passed and (same[0] == "array" or self.world.chance(job, Purpose.REUSE) < self.settings.reuse):
             return False
         return self.world.chance(job, Purpose.PASSED) >= self.settings.passed_before
@@ -237,7 +237,7 @@ class _Playing:
     def _booked(self, life: SimJobState, ending: SimRunEnding, nodes: tuple[int, ...], at: float) -> FailedRun:
         """The failed run; what it lost and kept is written down."""
         account, progress = self.account, life.kept_s + ending.ran_s
-        kept = kept_s(life, progress, self.settings.checkpoint_s)
+        kept = compute_kept_s(life, progress, self.settings.checkpoint_s)
         failed = failed_run(self.world, life, ending, nodes, at, progress, kept)
         account.failed_runs += 1
         account.node_failures += ending.node >= 0
@@ -275,7 +275,7 @@ class _Playing:
         return None if own and life.met >= doom.trials else settings.requeue_s
 
     def _ours(self, life: SimJobState, failed: FailedRun) -> JobFate:
-        outlook = judge(failed, life.before, self.fleet, self.world.config)
+        outlook = judge_failed_run(failed, life.before, self.fleet, self.world.config)
         record = record_of(failed, diagnosis_of(failed))
         life.before.append(replace(record, decision=outlook.decision.decision))
         for block in outlook.decision.blocked:

@@ -69,7 +69,7 @@ class PublishedCause:
         return CATEGORIES[self.category].decision in ("retry", "retry_elsewhere")
 
 
-def _row(reason: str, category: str, bucket: str, *numbers: float) -> PublishedCause:
+def _cause(reason: str, category: str, bucket: str, *numbers: float) -> PublishedCause:
     trials, jobs, users, p50, p90, p95, share, one, few, many = numbers
     return PublishedCause(
         reason=reason,
@@ -89,32 +89,32 @@ def _row(reason: str, category: str, bucket: str, *numbers: float) -> PublishedC
 # fmt: off
 PHILLY = (
     # reason, our category, bucket, trials, jobs, users, p50, p90, p95 (min), % of run time to failure, 1, 2-4, >4 GPUs
-    _row("CPU out of memory", "cpu_oom", "AE U", 12076, 2803, 65, 13.45, 17.73, 33.97, 6.62, 11465, 235, 376),
-    _row("Incorrect inputs", "incorrect_inputs", "IF U", 9690, 4936, 208, 1.87, 404.83, 2095.73, 30.43, 5844, 2638,
+    _cause("CPU out of memory", "cpu_oom", "AE U", 12076, 2803, 65, 13.45, 17.73, 33.97, 6.62, 11465, 235, 376),
+    _cause("Incorrect inputs", "incorrect_inputs", "IF U", 9690, 4936, 208, 1.87, 404.83, 2095.73, 30.43, 5844, 2638,
          1208),
-    _row("Semantic error", "semantic_error", "AE U", 2943, 2049, 159, 2.72, 376.00, 1436.88, 9.22, 1603, 494, 846),
-    _row("Core dump", "core_dump", "AE U", 2912, 1784, 122, 0.85, 72.75, 431.65, 3.35, 1936, 496, 480),
-    _row("Invalid mem access", "invalid_memory_access", "U", 2602, 1235, 108, 1.03, 403.50, 1357.38, 3.82, 712, 774,
+    _cause("Semantic error", "semantic_error", "AE U", 2943, 2049, 159, 2.72, 376.00, 1436.88, 9.22, 1603, 494, 846),
+    _cause("Core dump", "core_dump", "AE U", 2912, 1784, 122, 0.85, 72.75, 431.65, 3.35, 1936, 496, 480),
+    _cause("Invalid mem access", "invalid_memory_access", "U", 2602, 1235, 108, 1.03, 403.50, 1357.38, 3.82, 712, 774,
          1116),
-    _row("Model ckpt error", "checkpoint_error", "IF", 1995, 948, 85, 181.67, 3728.93, 8196.02, 21.73, 743, 384, 868),
-    _row("CUDA failure", "cuda_failure", "AE", 1484, 571, 70, 1.32, 19.87, 82.17, 0.62, 133, 1153, 198),
-    _row("Syntax error", "syntax_error", "AE U", 1132, 883, 110, 0.58, 5.02, 12.00, 0.19, 780, 184, 168),
-    _row("Traceback from crash", "traceback_from_crash", "IF AE U", 777, 271, 44, 1.02, 894.33, 1394.07, 2.34, 356,
+    _cause("Model ckpt error", "checkpoint_error", "IF", 1995, 948, 85, 181.67, 3728.93, 8196.02, 21.73, 743, 384, 868),
+    _cause("CUDA failure", "cuda_failure", "AE", 1484, 571, 70, 1.32, 19.87, 82.17, 0.62, 133, 1153, 198),
+    _cause("Syntax error", "syntax_error", "AE U", 1132, 883, 110, 0.58, 5.02, 12.00, 0.19, 780, 184, 168),
+    _cause("Traceback from crash", "traceback_from_crash", "IF AE U", 777, 271, 44, 1.02, 894.33, 1394.07, 2.34, 356,
          277, 144),
-    _row("MPI error", "mpi_error", "AE/IF*", 634, 166, 28, 1.62, 3015.27, 5143.98, 3.70, 456, 54, 124),
-    _row("GPU out of memory", "gpu_oom", "U/AE*", 487, 261, 35, 18.53, 353.62, 2740.28, 1.08, 237, 70, 180),
-    _row("MPI runtime failure", "mpi_runtime_failure", "IF", 478, 420, 96, 1389.48, 13778.60, 18090.88, 14.63, 240,
+    _cause("MPI error", "mpi_error", "AE/IF*", 634, 166, 28, 1.62, 3015.27, 5143.98, 3.70, 456, 54, 124),
+    _cause("GPU out of memory", "gpu_oom", "U/AE*", 487, 261, 35, 18.53, 353.62, 2740.28, 1.08, 237, 70, 180),
+    _cause("MPI runtime failure", "mpi_runtime_failure", "IF", 478, 420, 96, 1389.48, 13778.60, 18090.88, 14.63, 240,
          141, 97),
-    _row("Permission error", "permission_error", "U", 299, 151, 37, 1.00, 8.15, 15.85, 0.07, 56, 202, 41),
-    _row("Import error", "import_error", "AE/IF* U", 148, 148, 41, 0.67, 4.58, 10.73, 0.06, 108, 30, 10),
-    _row("Job preempted", "job_preempted", "IF", 147, 95, 34, 559.08, 2682.85, 5892.23, 1.66, 25, 95, 27),
-    _row("CUDA init failed", "cuda_init_failed", "AE/IF*", 141, 69, 20, 1.08, 2.18, 4.63, 0.03, 16, 66, 59),
-    _row("Model diverged", "model_diverged", "U", 84, 30, 5, 1.48, 44.37, 76.53, 0.01, 78, 5, 1),
-    _row("CUDA ver. mismatch", "cuda_version_mismatch", "AE", 49, 49, 19, 0.83, 1.65, 1.67, 0.00, 1, 1, 47),
-    _row("GPU ECC error", "gpu_ecc_error", "IF", 10, 10, 2, 26.82, 671.92, 2035.02, 0.03, 1, 5, 4),
-    _row("Output node error", "semantic_error", "U", 3, 3, 1, 0.85, 0.95, 0.95, 0.00, 3, 0, 0),
-    _row("Cannot load libs", "cannot_load_libs", "AE", 1, 1, 1, 0.12, 0.12, 0.12, 0.00, 1, 0, 0),
-    _row("No signature", "no_signature", "–", 1684, 698, 94, 1.87, 28.00, 95.17, 0.42, 1235, 294, 155),
+    _cause("Permission error", "permission_error", "U", 299, 151, 37, 1.00, 8.15, 15.85, 0.07, 56, 202, 41),
+    _cause("Import error", "import_error", "AE/IF* U", 148, 148, 41, 0.67, 4.58, 10.73, 0.06, 108, 30, 10),
+    _cause("Job preempted", "job_preempted", "IF", 147, 95, 34, 559.08, 2682.85, 5892.23, 1.66, 25, 95, 27),
+    _cause("CUDA init failed", "cuda_init_failed", "AE/IF*", 141, 69, 20, 1.08, 2.18, 4.63, 0.03, 16, 66, 59),
+    _cause("Model diverged", "model_diverged", "U", 84, 30, 5, 1.48, 44.37, 76.53, 0.01, 78, 5, 1),
+    _cause("CUDA ver. mismatch", "cuda_version_mismatch", "AE", 49, 49, 19, 0.83, 1.65, 1.67, 0.00, 1, 1, 47),
+    _cause("GPU ECC error", "gpu_ecc_error", "IF", 10, 10, 2, 26.82, 671.92, 2035.02, 0.03, 1, 5, 4),
+    _cause("Output node error", "semantic_error", "U", 3, 3, 1, 0.85, 0.95, 0.95, 0.00, 3, 0, 0),
+    _cause("Cannot load libs", "cannot_load_libs", "AE", 1, 1, 1, 0.12, 0.12, 0.12, 0.00, 1, 0, 0),
+    _cause("No signature", "no_signature", "–", 1684, 698, 94, 1.87, 28.00, 95.17, 0.42, 1235, 294, 155),
 )
 # fmt: on
 FAILING_JOBS = sum(cause.jobs for cause in PHILLY) / JOBS  # a job that failed of two reasons counts twice
@@ -131,6 +131,6 @@ def misread_share() -> float:
     return 1 - sum(count * right for count, right in CLASSIFIED) / logs
 
 
-def seen_share() -> float:
+def compute_seen_share() -> float:
     """Share of the bugs that one rank meets within a trial's steps which the pre-run stopped."""
     return MUTANTS_STOPPED / MUTANTS_MET

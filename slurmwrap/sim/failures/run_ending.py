@@ -13,26 +13,26 @@ def ending_of(world: FailureWorld, life: SimJobState, nodes: tuple[int, ...], ex
     """What comes first. `excluded`: places of nodes that this run was kept away from."""
     doom, left = life.doom, life.need_s - life.kept_s
     if doom.by_node:
-        return _told_of_node(world, life, nodes, excluded)
+        return _end_by_node_of_dump(world, life, nodes, excluded)
     own = again_s(doom, world.seed, life.run) if life.ailing else left
     category = doom.category if life.ailing and own <= left else KILLED if doom.killed else ""
     own = min(own, left)
     first = hosts.fails_after(world.hardware, nodes, world.seed, life.job.number, life.run)
     if first >= own:
         return SimRunEnding(ran_s=own, category=category)
-    node = hosts.struck(world.hardware, nodes, world.seed, life.job.number, life.run)
+    node = hosts.draw_struck_node(world.hardware, nodes, world.seed, life.job.number, life.run)
     gpu = hosts.blames_gpu(world.seed, life.job.number, life.run)
     return SimRunEnding(ran_s=first, category="gpu_hardware" if gpu else "node_failure", node=node, gpu_fault=gpu)
 
 
-def kept_s(life: SimJobState, progress_s: float, every_s: float | None) -> float:
+def compute_kept_s(life: SimJobState, progress_s: float, every_s: float | None) -> float:
     """Of `progress_s`, what the newest checkpoint holds; a job that cannot work resumes nothing."""
     if every_s is None or not life.sound:
         return life.kept_s
     return max(life.kept_s, progress_s // every_s * every_s)
 
 
-def _told_of_node(
+def _end_by_node_of_dump(
     world: FailureWorld, life: SimJobState, nodes: tuple[int, ...], excluded: frozenset[int]
 ) -> SimRunEnding:
     """A dump says that a node failed, not which one: a lemon with the lemons' share of all failures, else a node of

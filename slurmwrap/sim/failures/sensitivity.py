@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from slurmwrap.config import Config
 from slurmwrap.placement.demand import Server
 from slurmwrap.sim.failures.failure_settings import FailureSettings
-from slurmwrap.sim.failures.failure_study import MOST_JOBS, study
+from slurmwrap.sim.failures.failure_study import MOST_JOBS, run_failure_study
 from slurmwrap.sim.failures.study_result import Interval
 from slurmwrap.sim.sim_job import SimJob
 
@@ -27,7 +27,7 @@ class Variant:
     all: Interval
 
 
-def variants(settings: FailureSettings, config: Config) -> dict[str, tuple[FailureSettings, Config]]:
+def list_variants(settings: FailureSettings, config: Config) -> dict[str, tuple[FailureSettings, Config]]:
     """By name; the first is unchanged."""
     many = replace(config, prerun=replace(config.prerun, min_gpus=2))
     own = {
@@ -49,7 +49,7 @@ def variants(settings: FailureSettings, config: Config) -> dict[str, tuple[Failu
     return changed | {"only multi-GPU jobs are pre-run": (settings, many)}
 
 
-def sensitivity(
+def study_sensitivity(
     jobs: Sequence[SimJob],
     *,
     servers: Sequence[Server],
@@ -60,10 +60,10 @@ def sensitivity(
     progress: Progress | None = None,
 ) -> tuple[Variant, ...]:
     """One study per variant; the arguments and errors are those of `study`."""
-    known = variants(settings or FailureSettings(), config or Config())
+    known = list_variants(settings or FailureSettings(), config or Config())
     found = []
     for at, (name, (changed, configured)) in enumerate(known.items()):
-        done = study(
+        done = run_failure_study(
             jobs, servers=servers, settings=changed, seeds=seeds, config=configured, most_jobs=most_jobs,
         )  # fmt: skip
         saved = {arm.name: arm.saved_gpu_hours for arm in done.arms}

@@ -64,7 +64,7 @@ class JobFate:
     avoid: tuple[str, ...] = ()
 
 
-def acting(config: Config) -> Config:
+def switch_rules_on(config: Config) -> Config:
     """`config` with every rule switched on: the study asks what acting would save."""
     return replace(config, rules=dict.fromkeys(RULES, "act"))
 
@@ -94,7 +94,7 @@ def record_of(failed: FailedRun, diagnosis: Diagnosis) -> JobRun:
     """As the reconciler would store it."""
     job = failed.job
     return JobRun(
-        attempt=RunKey(cluster="sim", job_id=job.number + 1, submit_time=_submit(failed)),
+        attempt=RunKey(cluster="sim", job_id=job.number + 1, submit_time=_get_submit_time(failed)),
         address=str(job.number + 1),
         restarts=failed.run,
         uid=failed.uid,
@@ -111,7 +111,7 @@ def record_of(failed: FailedRun, diagnosis: Diagnosis) -> JobRun:
     )
 
 
-def judge(failed: FailedRun, before: Sequence[JobRun], fleet: Fleet, config: Config) -> JobFate:
+def judge_failed_run(failed: FailedRun, before: Sequence[JobRun], fleet: Fleet, config: Config) -> JobFate:
     """Production's decision about the job after this run. `before`: its earlier runs, with what was decided."""
     case = case_of(failed, before, fleet)
     found = decide(case, config)
@@ -133,8 +133,8 @@ def case_of(failed: FailedRun, before: Sequence[JobRun], fleet: Fleet) -> Decisi
     return DecisionContext(
         diagnosis=record.diagnosis,
         record=record,
-        job=_job(record, requeued=failed.told in _REQUEUED_BY_SLURM),
-        submission=_consent(record),
+        job=_make_job_record(record, requeued=failed.told in _REQUEUED_BY_SLURM),
+        submission=_make_consent(record),
         ledger=ledger_of(before, record),
         fleet=fleet,
         digest=failed.digest,
@@ -143,12 +143,12 @@ def case_of(failed: FailedRun, before: Sequence[JobRun], fleet: Fleet) -> Decisi
     )
 
 
-def _submit(failed: FailedRun) -> int:
+def _get_submit_time(failed: FailedRun) -> int:
     """Strictly later with each run, as Slurm's is."""
     return EPOCH_S + int(failed.began_s) + failed.run
 
 
-def _job(record: JobRun, *, requeued: bool) -> JobRecord:
+def _make_job_record(record: JobRun, *, requeued: bool) -> JobRecord:
     return JobRecord(
         job_id=record.attempt.job_id,
         uid=record.uid,
@@ -165,7 +165,7 @@ def _job(record: JobRun, *, requeued: bool) -> JobRecord:
     )
 
 
-def _consent(record: JobRun) -> Submission:
+def _make_consent(record: JobRun) -> Submission:
     return Submission(
         cluster=record.attempt.cluster,
         job_id=record.attempt.job_id,

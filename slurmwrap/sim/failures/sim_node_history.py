@@ -110,13 +110,13 @@ class SimNodeHistory:
 
     def _field(self, shape: tuple[int, int]) -> tuple[JobRequest, CandidateNodes] | None:
         if shape not in self._fields:
-            request = _request(*shape)
+            request = _make_request(*shape)
             need = compute_resource_units(request)
             self._fields[shape] = (request, find_candidate_nodes(request, need, self._snapshot)) if need else None
         return self._fields[shape]
 
 
-def _request(nodes: int, gpus: int) -> JobRequest:
+def _make_request(nodes: int, gpus: int) -> JobRequest:
     shape = ResourceShape(
         nodes=nodes, max_nodes=nodes, gpus=gpus, gpus_per_node=max(1, gpus // nodes), gpu_unit=GpuUnit.GRES
     )

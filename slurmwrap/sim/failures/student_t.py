@@ -40,7 +40,7 @@ def quantile_t(degrees: int) -> float:
     return z + first / degrees + second / degrees**2 + third / degrees**3
 
 
-def interval(values: Sequence[float]) -> Interval:
+def compute_interval(values: Sequence[float]) -> Interval:
     """ValueError for none."""
     if not values:
         raise ValueError("no seed, no interval")
@@ -52,7 +52,7 @@ def interval(values: Sequence[float]) -> Interval:
     return Interval(mean=mean, low=mean - half, high=mean + half)
 
 
-def ratio(parts: Sequence[float], wholes: Sequence[float]) -> Interval:
+def compute_ratio(parts: Sequence[float], wholes: Sequence[float]) -> Interval:
     """Of the sums, with the interval of the residuals (linearised); 0 of nothing.
 
     A mean of single ratios would let the seed with the smallest whole decide.
@@ -61,23 +61,23 @@ def ratio(parts: Sequence[float], wholes: Sequence[float]) -> Interval:
     if not whole:
         return Interval(mean=0.0)
     share = fmean(parts) / whole
-    spread = interval([(part - share * one) / whole for part, one in zip(parts, wholes, strict=True)])
+    spread = compute_interval([(part - share * one) / whole for part, one in zip(parts, wholes, strict=True)])
     if spread.low is None or spread.high is None:
         return Interval(mean=share)
     return Interval(mean=share, low=share + spread.low, high=share + spread.high)
 
 
-def foreseen(values: Sequence[float], least: float = -inf) -> Interval:
+def compute_forecast(values: Sequence[float], least: float = -inf) -> Interval:
     """Where one more draw would lie: not how well the mean of the draws is known, which more seeds would shrink to
     nothing. Of a dump each seed is one account of what may have been wrong with its jobs. ValueError for none."""
-    known = interval(values)
+    known = compute_interval(values)
     if known.low is None or known.high is None:
         return known
     half = (known.high - known.mean) * sqrt(len(values) + 1)
     return Interval(mean=known.mean, low=max(least, known.mean - half), high=known.mean + half)
 
 
-def resampled(by_day: NDArray[np.float64], wholes: NDArray[np.float64]) -> tuple[Interval, Interval]:
+def compute_by_resampling(by_day: NDArray[np.float64], wholes: NDArray[np.float64]) -> tuple[Interval, Interval]:
     """The sum over the days, and its share of the sum of `wholes`; both (seeds, days).
 
     One seed and as many days as there are, drawn anew with repetition, 4,000 times: the interval holds what nobody
@@ -86,20 +86,20 @@ def resampled(by_day: NDArray[np.float64], wholes: NDArray[np.float64]) -> tuple
     seeds, days = by_day.shape
     sums, whole = by_day.sum(axis=1), wholes.sum(axis=1)
     if days < LEAST_DAYS:
-        return foreseen(sums.tolist()), ratio(sums.tolist(), whole.tolist())
+        return compute_forecast(sums.tolist()), compute_ratio(sums.tolist(), whole.tolist())
     random = np.random.default_rng(_SEED)
     rows, drawn = random.integers(seeds, size=_RESAMPLES), random.integers(days, size=(_RESAMPLES, days))
     found, of = (values[rows[:, None], drawn].sum(axis=1) for values in (by_day, wholes))
     shares = np.divide(found, of, out=np.zeros_like(found), where=of > 0)
     share = sums.mean() / whole.mean() if whole.mean() else 0.0
-    return _percentiles(sums.mean(), found), _percentiles(share, shares)
+    return _compute_percentiles(sums.mean(), found), _compute_percentiles(share, shares)
 
 
-def _percentiles(mean: float, drawn: NDArray[np.float64]) -> Interval:
+def _compute_percentiles(mean: float, drawn: NDArray[np.float64]) -> Interval:
     low, high = np.percentile(drawn, (2.5, 97.5))
     return Interval(mean=float(mean), low=float(low), high=float(high))
 
 
-def paired(values: Sequence[float], baseline: Sequence[float]) -> Interval:
+def compute_paired(values: Sequence[float], baseline: Sequence[float]) -> Interval:
     """Of `baseline` − `values`, seed by seed."""
-    return interval([before - after for after, before in zip(values, baseline, strict=True)])
+    return compute_interval([before - after for after, before in zip(values, baseline, strict=True)])

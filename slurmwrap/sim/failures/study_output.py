@@ -28,7 +28,7 @@ class StackedBar:
     high: float
 
 
-def bars(study: FailureStudy) -> tuple[StackedBar, ...]:
+def list_bars(study: FailureStudy) -> tuple[StackedBar, ...]:
     """What a plot needs, in the order of the arms."""
     return tuple(
         StackedBar(
@@ -36,27 +36,32 @@ def bars(study: FailureStudy) -> tuple[StackedBar, ...]:
             wasted=arm.wasted_gpu_hours.mean,
             trials=arm.trial_gpu_hours.mean,
             false_stops=arm.false_stop_gpu_hours.mean,
-            low=_end(arm.cost_gpu_hours, arm.cost_gpu_hours.low),
-            high=_end(arm.cost_gpu_hours, arm.cost_gpu_hours.high),
+            low=_get_end(arm.cost_gpu_hours, arm.cost_gpu_hours.low),
+            high=_get_end(arm.cost_gpu_hours, arm.cost_gpu_hours.high),
         )
         for arm in study.arms
     )
 
 
-def table(study: FailureStudy) -> str:
+def format_study_table(study: FailureStudy) -> str:
     """For a terminal: GPU-hours by arm, then the dearest categories in the plain world and in the last one."""
     last = study.arms[-1].name
     dearest = [
-        (row.category, _count(row.jobs), _count(row.cost_gpu_hours[PLAIN]), _count(row.cost_gpu_hours[last]))
+        (
+            row.category,
+            _format_count(row.jobs),
+            _format_count(row.cost_gpu_hours[PLAIN]),
+            _format_count(row.cost_gpu_hours[last]),
+        )
         for row in study.categories[:_MOST_CATEGORIES]
     ]
     return "\n".join(
         (
-            _what(study),
+            _describe_study(study),
             "",
-            *_columns([_HEAD, *(_row(arm) for arm in study.arms)]),
+            *_format_columns([_HEAD, *(_make_row(arm) for arm in study.arms)]),
             "",
-            *_columns([("cause", "jobs", "plain GPU-h", f"{last} GPU-h"), *dearest]),
+            *_format_columns([("cause", "jobs", "plain GPU-h", f"{last} GPU-h"), *dearest]),
             "",
             *(_ended_well(study) if study.source == "dump" else ()),
             *(f"- {sentence}" for sentence in study.assumed),
@@ -68,24 +73,32 @@ def _ended_well(study: FailureStudy) -> list[str]:
     """What a retry is for, which GPU-hours do not show."""
     arm = study.arms[-1]
     told = (
-        f"{_count(arm.cured.mean)} jobs that failed end well without their users' doing ({_span(arm.cured)}); users "
-        f"got {_count(arm.replaced.mean)} of them done by hand. Runs again that failed too held "
-        f"{_count(arm.again_gpu_hours.mean)} GPU-hours, and are counted."
+        f"{_format_count(arm.cured.mean)} jobs that failed end well without their users' doing "
+        f"({_format_span(arm.cured)}); users "
+        f"got {_format_count(arm.replaced.mean)} of them done by hand. Runs again that failed too held "
+        f"{_format_count(arm.again_gpu_hours.mean)} GPU-hours, and are counted."
     )
     return [told, ""]
 
 
-def markdown(study: FailureStudy) -> str:
+def format_study_markdown(study: FailureStudy) -> str:
     """The section's paragraphs and tables, without a heading."""
-    parts = [_what(study), "", *_grid([_HEAD, *(_row(arm) for arm in study.arms)]), "", *_findings(study), ""]
+    parts = [
+        _describe_study(study),
+        "",
+        *_format_grid([_HEAD, *(_make_row(arm) for arm in study.arms)]),
+        "",
+        *_list_findings(study),
+        "",
+    ]
     if study.checks:
-        parts += ["Beside Philly's own figures (plain world):", "", *_checks(study), ""]
-    parts += ["What each cause costs, GPU-hours (means over the seeds):", "", *_causes(study), ""]
+        parts += ["Beside Philly's own figures (plain world):", "", *_format_checks(study), ""]
+    parts += ["What each cause costs, GPU-hours (means over the seeds):", "", *_format_causes(study), ""]
     parts += ["Taken for granted:", "", *(f"- {sentence}" for sentence in study.assumed)]
     return "\n".join(parts) + "\n"
 
 
-def _what(study: FailureStudy) -> str:
+def _describe_study(study: FailureStudy) -> str:
     part = f"{study.jobs:,} of {study.of:,} jobs" if study.jobs < study.of else f"{study.jobs:,} jobs"
     seeds = f"{len(study.seeds)} seed{'s' * (len(study.seeds) != 1)}"
     how = "with the dump's own failures" if study.source == "dump" else "with failures at Philly's rates"
@@ -97,79 +110,85 @@ def _what(study: FailureStudy) -> str:
     return f"{part} {how} {where}, {seeds}; GPU-hours, {spread}."
 
 
-def _findings(study: FailureStudy) -> list[str]:
+def _list_findings(study: FailureStudy) -> list[str]:
     """One sentence per arm that is not a plain world."""
-    return [f"- **{arm.title}**: {_finding(arm)}" for arm in study.arms if arm.name not in (PLAIN, "by-hand")]
+    return [f"- **{arm.title}**: {_describe_finding(arm)}" for arm in study.arms if arm.name not in (PLAIN, "by-hand")]
 
 
-def _finding(arm: ArmResult) -> str:
+def _describe_finding(arm: ArmResult) -> str:
     verb = "saves" if arm.saved_gpu_hours.mean >= 0 else "costs"
-    sure = "" if _clear(arm.saved_gpu_hours) else "; the interval spans zero"
+    sure = "" if _is_clear(arm.saved_gpu_hours) else "; the interval spans zero"
     said = [
-        f"{verb} {_count(abs(arm.saved_gpu_hours.mean))} GPU-hours ({_span(arm.saved_gpu_hours)}), "
+        f"{verb} {_format_count(abs(arm.saved_gpu_hours.mean))} GPU-hours ({_format_span(arm.saved_gpu_hours)}), "
         f"{abs(arm.saved_share.mean):.1%} of what failures cost{sure}"
     ]
     if arm.stopped_by_trial.mean:
-        trials = f"{_count(arm.trial_gpu_hours.mean)} GPU-hours of trials"
-        said.append(f"{_count(arm.stopped_by_trial.mean)} jobs stopped by their pre-run, at {trials}")
+        trials = f"{_format_count(arm.trial_gpu_hours.mean)} GPU-hours of trials"
+        said.append(f"{_format_count(arm.stopped_by_trial.mean)} jobs stopped by their pre-run, at {trials}")
     if arm.refused.mean:
-        said.append(f"{_count(arm.refused.mean)} jobs refused, for their input was blocked")
+        said.append(f"{_format_count(arm.refused.mean)} jobs refused, for their input was blocked")
     if arm.spared.mean:
-        said.append(f"{_count(arm.spared.mean)} jobs that failed again by hand need not have been submitted")
+        said.append(f"{_format_count(arm.spared.mean)} jobs that failed again by hand need not have been submitted")
     if arm.false_stops.mean:
         said.append(
-            f"{_count(arm.false_stops.mean)} jobs stopped that another run would have cured "
-            f"({_count(arm.false_stop_gpu_hours.mean)} GPU-hours; {_count(arm.budget_stops.mean)} of them for a budget "
+            f"{_format_count(arm.false_stops.mean)} jobs stopped that another run would have cured "
+            f"({_format_count(arm.false_stop_gpu_hours.mean)} GPU-hours; "
+            f"{_format_count(arm.budget_stops.mean)} of them for a budget "
             "that was spent)"
         )
     if arm.excluded_node_days.mean:
         said.append(
-            f"{_count(arm.excluded_node_days.mean)} node-days excluded, {arm.excluded_rightly.mean:.0%} of them on "
-            f"lemons; {_count(arm.node_failures.mean)} runs lost to nodes"
+            f"{_format_count(arm.excluded_node_days.mean)} node-days excluded, "
+            f"{arm.excluded_rightly.mean:.0%} of them on "
+            f"lemons; {_format_count(arm.node_failures.mean)} runs lost to nodes"
         )
     return "; ".join(said) + "."
 
 
-def _row(arm: ArmResult) -> tuple[str, ...]:
-    saved = "–" if arm.name == PLAIN else _count(arm.saved_gpu_hours.mean)
+def _make_row(arm: ArmResult) -> tuple[str, ...]:
+    saved = "–" if arm.name == PLAIN else _format_count(arm.saved_gpu_hours.mean)
     return (
         arm.title,
-        _count(arm.wasted_gpu_hours.mean),
-        _count(arm.trial_gpu_hours.mean),
-        _count(arm.false_stop_gpu_hours.mean),
+        _format_count(arm.wasted_gpu_hours.mean),
+        _format_count(arm.trial_gpu_hours.mean),
+        _format_count(arm.false_stop_gpu_hours.mean),
         saved,
-        "–" if arm.name == PLAIN else _span(arm.saved_gpu_hours),
-        "–" if arm.name == PLAIN else _percent(arm.saved_share.mean),
-        _count(arm.completed_jobs.mean),
-        _count(arm.failed_runs.mean),
+        "–" if arm.name == PLAIN else _format_span(arm.saved_gpu_hours),
+        "–" if arm.name == PLAIN else _format_percent(arm.saved_share.mean),
+        _format_count(arm.completed_jobs.mean),
+        _format_count(arm.failed_runs.mean),
         f"{arm.until_told_hours.mean:.2f}",
     )
 
 
-def _checks(study: FailureStudy) -> list[str]:
+def _format_checks(study: FailureStudy) -> list[str]:
     rows = [
         (one.name, f"{one.published:.1%}", f"{one.here.mean:.1%}", "by construction" if one.built_in else "comes out")
         for one in study.checks
     ]
-    return _grid([("share of", "published", "here", ""), *rows])
+    return _format_grid([("share of", "published", "here", ""), *rows])
 
 
-def _causes(study: FailureStudy) -> list[str]:
+def _format_causes(study: FailureStudy) -> list[str]:
     head = ("cause", "jobs", *(arm.title for arm in study.arms))
     rows = [
-        (f"`{row.category}`", _count(row.jobs), *(_count(row.cost_gpu_hours[arm.name]) for arm in study.arms))
+        (
+            f"`{row.category}`",
+            _format_count(row.jobs),
+            *(_format_count(row.cost_gpu_hours[arm.name]) for arm in study.arms),
+        )
         for row in study.categories[:_MOST_CATEGORIES]
     ]
-    return _grid([head, *rows])
+    return _format_grid([head, *rows])
 
 
-def _grid(rows: Sequence[Sequence[str]]) -> list[str]:
+def _format_grid(rows: Sequence[Sequence[str]]) -> list[str]:
     head, *rest = rows
     rule = "|---|" + "---:|" * (len(head) - 1)
     return [f"| {' | '.join(head)} |", rule, *(f"| {' | '.join(row)} |" for row in rest)]
 
 
-def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+def _format_columns(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     return [
         "  ".join(cell.ljust(width) if not at else cell.rjust(width) for at, (cell, width) in enumerate(pairs)).rstrip()
@@ -177,26 +196,26 @@ def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def _clear(value: Interval) -> bool:
+def _is_clear(value: Interval) -> bool:
     return value.low is None or value.high is None or value.low > 0 or value.high < 0
 
 
-def _end(value: Interval, end: float | None) -> float:
+def _get_end(value: Interval, end: float | None) -> float:
     return value.mean if end is None else end
 
 
-def _span(value: Interval) -> str:
+def _format_span(value: Interval) -> str:
     if value.low is None or value.high is None:
         return "one seed"
-    return f"{_count(value.low)} to {_count(value.high)}"
+    return f"{_format_count(value.low)} to {_format_count(value.high)}"
 
 
-def _percent(share: float) -> str:
+def _format_percent(share: float) -> str:
     shown = f"{share:.1%}"
     return "0.0%" if shown == "-0.0%" else shown.replace("-", "−")
 
 
-def _count(value: float) -> str:
+def _format_count(value: float) -> str:
     """No more digits than mean something; a true minus."""
     shown = f"{value:,.0f}" if abs(value) >= 10 else f"{value:.1f}"
     return ("0" if not float(shown.replace(",", "")) else shown).replace("-", "−")
@@ -205,12 +224,16 @@ def _count(value: float) -> str:
 def sensitivity_markdown(found: Sequence[Variant]) -> str:
     """One row per variant: GPU-hours saved, with their intervals."""
     rows = [
-        (one.name, _count(one.cost_gpu_hours.mean), *map(_with_span, (one.pre_run, one.retry, one.exclusion, one.all)))
+        (
+            one.name,
+            _format_count(one.cost_gpu_hours.mean),
+            *map(_with_span, (one.pre_run, one.retry, one.exclusion, one.all)),
+        )
         for one in found
     ]
     head = ("what is changed", "plain costs", "pre-run saves", "retry saves", "exclusion saves", "all three save")
-    return "\n".join(_grid([head, *rows])) + "\n"
+    return "\n".join(_format_grid([head, *rows])) + "\n"
 
 
 def _with_span(value: Interval) -> str:
-    return f"{_count(value.mean)} ({_span(value)})"
+    return f"{_format_count(value.mean)} ({_format_span(value)})"

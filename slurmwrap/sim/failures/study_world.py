@@ -9,7 +9,7 @@ from slurmwrap.config import Config
 from slurmwrap.model.node import Node
 from slurmwrap.sim.failures.draw_failures import Doomed
 from slurmwrap.sim.failures.failure_settings import FailureSettings
-from slurmwrap.sim.failures.named_random import Purpose, uniform
+from slurmwrap.sim.failures.named_random import Purpose, draw_uniform
 from slurmwrap.sim.failures.node_failures import Hardware
 from slurmwrap.sim.sim_job import SimJob
 
@@ -29,4 +29,4 @@ class FailureWorld:
 
     def chance(self, job: SimJob, what: Purpose, run: int = 0) -> float:
         """0 <= x < 1; the same in every arm."""
-        return uniform(self.seed, job.number, run, what)
+        return draw_uniform(self.seed, job.number, run, what)

@@ -33,7 +33,7 @@ class Curve:
     def mean_min(self) -> float:
         """Exact: each piece is an exponential."""
         pieces = zip(_AT, _AT[1:], self.knots, self.knots[1:], strict=False)
-        return sum((b - a) * _mean(low, high) for a, b, low, high in pieces)
+        return sum((b - a) * _compute_mean(low, high) for a, b, low, high in pieces)
 
     def density(self, seconds: float) -> float:
         """Of the logarithm of the run time; small, not 0, outside of the curve."""
@@ -46,15 +46,15 @@ class Curve:
 
 def curve_of(cause: PublishedCause) -> Curve:
     """The curve of one row of table 7."""
-    return _curves()[cause.reason]
+    return _fit_curves()[cause.reason]
 
 
 @cache
-def _curves() -> dict[str, Curve]:
+def _fit_curves() -> dict[str, Curve]:
     """By the reasons' names."""
     plain = [_steep_on(cause) for cause in PHILLY]
     total = sum(cause.trials * curve.mean_min() for cause, curve in zip(PHILLY, plain, strict=True))
-    return {cause.reason: _fitted(cause, curve, total) for cause, curve in zip(PHILLY, plain, strict=True)}
+    return {cause.reason: _fit_curve(cause, curve, total) for cause, curve in zip(PHILLY, plain, strict=True)}
 
 
 def _steep_on(cause: PublishedCause) -> Curve:
@@ -63,7 +63,7 @@ def _steep_on(cause: PublishedCause) -> Curve:
     return Curve(knots=tuple(map(log, (least, cause.p50_min, cause.p90_min, cause.p95_min, max(most, cause.p95_min)))))
 
 
-def _fitted(cause: PublishedCause, curve: Curve, total_min: float) -> Curve:
+def _fit_curve(cause: PublishedCause, curve: Curve, total_min: float) -> Curve:
     """Its end moved to where the share comes out; bisection, since the mean grows with the end."""
     wanted = cause.share / 100 * total_min / cause.trials
     if not cause.share:
@@ -76,6 +76,6 @@ def _fitted(cause: PublishedCause, curve: Curve, total_min: float) -> Curve:
     return Curve(knots=(*curve.knots[:-1], low))
 
 
-def _mean(low: float, high: float) -> float:
+def _compute_mean(low: float, high: float) -> float:
     """Of exp over an interval of its argument."""
     return exp(low) if high - low < 1e-9 else (exp(high) - exp(low)) / (high - low)

@@ -7,7 +7,7 @@ from functools import partial
 from slurmwrap.placement.allocate import allocate
 from slurmwrap.placement.demand import ROUNDS, GradedSettings
 from slurmwrap.sim.mechanism.mechanism import Habits, Mechanism
-from slurmwrap.sim.mechanism.optimal import opt
+from slurmwrap.sim.mechanism.optimal import allocate_optimal
 from slurmwrap.sim.mechanism.reference_greedy import reference_greedy
 from slurmwrap.sim.mechanism.reference_proportional import reference_proportional
 from slurmwrap.sim.mechanism.reference_tune import reference_tune
@@ -33,7 +33,7 @@ def mechanism_of(
     plain: dict[str, Mechanism] = {
         "proportional": partial(reference_proportional, consolidate=consolidate),
         "greedy": partial(reference_greedy, consolidate=consolidate),
-        "opt": opt,
+        "opt": allocate_optimal,
     }
     if name not in plain:
         raise ValueError(f"there is no mechanism '{name}': {', '.join(MECHANISMS)}")

@@ -61,7 +61,7 @@ Options = tuple[GroupAllocation, ...]
 Group = tuple[Options, int]  # what each job may be given, how many they are
 
 
-def opt(claims: Sequence[JobDemand], servers: Sequence[Server]) -> tuple[Allocation, ...]:
+def allocate_optimal(claims: Sequence[JobDemand], servers: Sequence[Server]) -> tuple[Allocation, ...]:
     """One grant per claim, in order. `servers` count as a whole, whatever is free on them.
 
     Jobs are taken in order while there are GPUs for them and what they have at their shares or, without a profile, ask
@@ -72,12 +72,12 @@ def opt(claims: Sequence[JobDemand], servers: Sequence[Server]) -> tuple[Allocat
         cpus=sum(server.cpus for server in servers),
         mem_mib=sum(server.mem_mib for server in servers),
     )
-    given = optimum(_admitted(claims, pool), pool)
+    given = find_optimum(_select_admitted(claims, pool), pool)
     seats = iter([server.name for server in servers for _ in range(server.gpus)])
-    return tuple(_grant(claim, given.get(number), seats) for number, claim in enumerate(claims))
+    return tuple(_make_allocation(claim, given.get(number), seats) for number, claim in enumerate(claims))
 
 
-def optimum(menus: Sequence[tuple[int, Options]], pool: AllServers) -> dict[int, GroupAllocation]:
+def find_optimum(menus: Sequence[tuple[int, Options]], pool: AllServers) -> dict[int, GroupAllocation]:
     """Number of a job → what it is given. `menus`: of each job, highest priority first, what it may be given."""
     groups: dict[Options, list[int]] = {}
     for number, menu in menus:
@@ -112,7 +112,7 @@ def best_counts(groups: tuple[Group, ...], pool: AllServers) -> tuple[tuple[int,
     return tuple(tuple(round(model.val(count)) for count in row) for row in counts)
 
 
-def _admitted(claims: Sequence[JobDemand], pool: AllServers) -> list[tuple[int, Options]]:
+def _select_admitted(claims: Sequence[JobDemand], pool: AllServers) -> list[tuple[int, Options]]:
     """Those that the pool holds for certain: each at its share, or at the one thing that it may be given."""
     taken = []
     gpus, cpus, mem_mib = pool.gpus, float(pool.cpus), pool.mem_mib
@@ -135,27 +135,27 @@ def options_of(claim: JobDemand, share: tuple[float, int]) -> Options:
     at_share = find_speed(claim.speeds, *share)
     if at_share <= 0:
         return (GroupAllocation(cpus=claim.cpus, mem_mib=claim.mem_mib, speed=1.0, gpus=claim.gpus),)
-    return _options(claim.speeds, share, claim.gpus)
+    return _list_options(claim.speeds, share, claim.gpus)
 
 
 @lru_cache(maxsize=4096)
-def _options(speeds: tuple[SpeedPoint, ...], share: tuple[float, int], gpus: int) -> Options:
+def _list_options(speeds: tuple[SpeedPoint, ...], share: tuple[float, int], gpus: int) -> Options:
     at_share = find_speed(speeds, *share)
     points = [(float(point.cpus), point.mem_mib, point.speed) for point in speeds if point.speed >= at_share]
     points.append((*share, at_share))
-    useful = {one for one in points if not any(_beats(other, one) for other in points)}
+    useful = {one for one in points if not any(_is_better(other, one) for other in points)}
     return tuple(
         GroupAllocation(cpus=cpus, mem_mib=mem_mib, speed=speed / at_share, gpus=gpus)
         for cpus, mem_mib, speed in sorted(useful)
     )
 
 
-def _beats(other: tuple[float, int, float], one: tuple[float, int, float]) -> bool:
+def _is_better(other: tuple[float, int, float], one: tuple[float, int, float]) -> bool:
     """As fast with no more of either, and not the same."""
     return other != one and other[0] <= one[0] and other[1] <= one[1] and other[2] >= one[2]
 
 
-def _grant(claim: JobDemand, given: GroupAllocation | None, seats: Iterator[str]) -> Allocation:
+def _make_allocation(claim: JobDemand, given: GroupAllocation | None, seats: Iterator[str]) -> Allocation:
     if given is None:
         return Allocation(job=claim.job, cpus=claim.cpus, mem_mib=claim.mem_mib)
     return Allocation(

@@ -28,10 +28,10 @@ def _best_of(speeds: tuple[SpeedPoint, ...], gpus: int, server: Server) -> Amoun
         return share_of(server, None)
     best = min(speeds, key=lambda point: (-point.speed, point.cpus, point.mem_mib))
     wanted = Amount(cpus=best.cpus, mem_mib=best.mem_mib, speed=best.speed / at_share)
-    return _beyond_one(wanted, share, gpus, server) if gpus > server.gpus else _cut(wanted, share, gpus, server)
+    return _beyond_one(wanted, share, gpus, server) if gpus > server.gpus else _cut_demand(wanted, share, gpus, server)
 
 
-def _cut(wanted: Amount, share: Amount, gpus: int, server: Server) -> Amount:
+def _cut_demand(wanted: Amount, share: Amount, gpus: int, server: Server) -> Amount:
     cpus, mem_mib = min(wanted.cpus, server.cpus / gpus), min(wanted.mem_mib, server.mem_mib / gpus)
     if (cpus, mem_mib) == (wanted.cpus, wanted.mem_mib):
         return wanted

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from slurmwrap.placement.demand import Allocation, JobDemand, Server
 from slurmwrap.placement.free_capacity import list_free_capacity
 from slurmwrap.sim.mechanism.reference_demand import best_of
-from slurmwrap.sim.mechanism.reference_seats import Seats, granted, seat
+from slurmwrap.sim.mechanism.reference_seats import Seats, assign_gpus, make_allocation
 
 
 def reference_greedy(
@@ -25,7 +25,7 @@ def reference_greedy(
     for claim in claims:
         best, seats = best_of(claim, servers[0]), Seats()
         if claim.gpus <= free:
-            seats = seat(claim, best, rooms, consolidate=consolidate)
+            seats = assign_gpus(claim, best, rooms, consolidate=consolidate)
             free -= sum(gpus for _, gpus in seats)
-        grants.append(granted(claim, best, seats))
+        grants.append(make_allocation(claim, best, seats))
     return tuple(grants)

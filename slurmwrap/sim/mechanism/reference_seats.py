@@ -31,20 +31,20 @@ def share_of(server: Server, speed: float | None = 1.0) -> Amount:
     return Amount(cpus=server.cpus / server.gpus, mem_mib=server.mem_mib / server.gpus, speed=speed)
 
 
-def seat(claim: JobDemand, amount: Amount, rooms: Sequence[FreeCapacity], *, consolidate: bool) -> Seats:
+def assign_gpus(claim: JobDemand, amount: Amount, rooms: Sequence[FreeCapacity], *, consolidate: bool) -> Seats:
     """Takes the room for all GPUs of the job, or none."""
-    seats = _consolidated(claim.gpus, amount, rooms) if consolidate else _in_order(claim.gpus, amount, rooms)
-    take(seats, amount)
+    seats = _assign_consolidated(claim.gpus, amount, rooms) if consolidate else _in_order(claim.gpus, amount, rooms)
+    take_resources(seats, amount)
     return seats
 
 
-def take(seats: Seats, amount: Amount, sign: int = 1) -> None:
+def take_resources(seats: Seats, amount: Amount, sign: int = 1) -> None:
     """`sign` -1 gives back."""
     for room, gpus in seats:
         room.take(sign * gpus, amount.cpus, amount.mem_mib)
 
 
-def granted(claim: JobDemand, amount: Amount, seats: Seats) -> Allocation:
+def make_allocation(claim: JobDemand, amount: Amount, seats: Seats) -> Allocation:
     """`Grant.servers`: one name per GPU."""
     return Allocation(
         job=claim.job,
@@ -60,7 +60,7 @@ def emptiest_last(rooms: Iterable[FreeCapacity]) -> list[FreeCapacity]:
     return sorted((room for room in rooms if room.gpus > 0), key=lambda room: room.gpus)
 
 
-def _consolidated(gpus: int, amount: Amount, rooms: Sequence[FreeCapacity]) -> Seats:
+def _assign_consolidated(gpus: int, amount: Amount, rooms: Sequence[FreeCapacity]) -> Seats:
     if gpus > 1:
         holding = [room for room in rooms if room.holds(gpus, amount.cpus, amount.mem_mib)]
         if holding:
@@ -73,7 +73,7 @@ def _in_order(gpus: int, amount: Amount, rooms: Iterable[FreeCapacity]) -> Seats
     for room in rooms:
         if room.gpus <= 0 or not room.holds(1, amount.cpus, amount.mem_mib):
             continue
-        here = left if left == 1 else min(left, _most(room, amount))
+        here = left if left == 1 else min(left, _count_most(room, amount))
         seats.append((room, here))
         left -= here
         if not left:
@@ -81,7 +81,7 @@ def _in_order(gpus: int, amount: Amount, rooms: Iterable[FreeCapacity]) -> Seats
     return ()
 
 
-def _most(room: FreeCapacity, amount: Amount) -> int:
+def _count_most(room: FreeCapacity, amount: Amount) -> int:
     """How many GPUs with that much each the server has room for."""
     by_cpus = (room.cpus + ROUNDING) // amount.cpus if amount.cpus > 0 else room.gpus
     by_memory = (room.mem_mib + ROUNDING) // amount.mem_mib if amount.mem_mib > 0 else room.gpus

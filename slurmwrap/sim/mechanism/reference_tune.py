@@ -19,7 +19,15 @@ from dataclasses import dataclass
 from slurmwrap.placement.demand import Allocation, JobDemand, Server
 from slurmwrap.placement.free_capacity import ROUNDING, FreeCapacity, list_free_capacity
 from slurmwrap.sim.mechanism.reference_demand import best_of
-from slurmwrap.sim.mechanism.reference_seats import Amount, Seats, emptiest_last, granted, seat, share_of, take
+from slurmwrap.sim.mechanism.reference_seats import (
+    Amount,
+    Seats,
+    assign_gpus,
+    emptiest_last,
+    make_allocation,
+    share_of,
+    take_resources,
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,24 +51,24 @@ def reference_tune(
     jobs = [_Seated(claim=claim, given=best_of(claim, servers[0])) for claim in claims]
     seated: list[_Seated] = []
     for job in sorted(jobs, key=lambda job: -job.claim.gpus) if largest_first else jobs:
-        job.seats = seat(job.claim, job.given, rooms, consolidate=consolidate)
-        if not job.seats and _above(job.given, share):
+        job.seats = assign_gpus(job.claim, job.given, rooms, consolidate=consolidate)
+        if not job.seats and _is_above_share(job.given, share):
             job.given = share
-            job.seats = seat(job.claim, share, rooms, consolidate=consolidate)
+            job.seats = assign_gpus(job.claim, share, rooms, consolidate=consolidate)
         if not job.seats:
             _give_back(job, seated, rooms, share)
-            job.seats = seat(job.claim, job.given, rooms, consolidate=consolidate)
+            job.seats = assign_gpus(job.claim, job.given, rooms, consolidate=consolidate)
         seated.append(job)
-    return tuple(granted(job.claim, job.given, job.seats) for job in jobs)
+    return tuple(make_allocation(job.claim, job.given, job.seats) for job in jobs)
 
 
-def _above(given: Amount, share: Amount) -> bool:
+def _is_above_share(given: Amount, share: Amount) -> bool:
     return given.cpus > share.cpus + ROUNDING or given.mem_mib > share.mem_mib + ROUNDING
 
 
 def _give_back(job: _Seated, seated: Sequence[_Seated], rooms: Sequence[FreeCapacity], share: Amount) -> None:
     """Makes room for what the job is given now."""
-    for room, gpus in _where(job.claim.gpus, rooms):
+    for room, gpus in _find_servers(job.claim.gpus, rooms):
         missing = (job.given.cpus * gpus - room.cpus, job.given.mem_mib * gpus - room.mem_mib)
         for victim in sorted((other for other in seated if other.on(room)), key=_first_to_give):
             if max(missing) <= ROUNDING:
@@ -70,10 +78,10 @@ def _give_back(job: _Seated, seated: Sequence[_Seated], rooms: Sequence[FreeCapa
                 missing[0] - here * max(0.0, victim.given.cpus - share.cpus),
                 missing[1] - here * max(0.0, victim.given.mem_mib - share.mem_mib),
             )
-            _revert(victim, share)
+            _revert_to_share(victim, share)
 
 
-def _where(gpus: int, rooms: Sequence[FreeCapacity]) -> Seats:
+def _find_servers(gpus: int, rooms: Sequence[FreeCapacity]) -> Seats:
     """The servers that are to have room, with how many GPUs on each."""
     whole = next((room for room in rooms if room.gpus >= gpus), None) if gpus > 1 else None
     if whole is not None:
@@ -91,12 +99,12 @@ def _first_to_give(victim: _Seated) -> tuple[float, ...]:
     return (len(victim.seats), -victim.given.cpus, -victim.given.mem_mib)
 
 
-def _revert(victim: _Seated, share: Amount) -> None:
-    if _above(victim.given, share):
-        take(victim.seats, victim.given, -1)
+def _revert_to_share(victim: _Seated, share: Amount) -> None:
+    if _is_above_share(victim.given, share):
+        take_resources(victim.seats, victim.given, -1)
         if not all(room.holds(gpus, share.cpus, share.mem_mib) for room, gpus in victim.seats):  # there they abort
             share = Amount(
                 cpus=min(share.cpus, victim.given.cpus), mem_mib=min(share.mem_mib, victim.given.mem_mib), speed=1.0
             )
-        take(victim.seats, share)
+        take_resources(victim.seats, share)
         victim.given = share

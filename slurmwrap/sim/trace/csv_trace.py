@@ -15,8 +15,16 @@ from math import ceil
 from slurmwrap.errors import TraceError
 from slurmwrap.sim.sim_cluster import MIB_PER_GB
 from slurmwrap.sim.sim_job import SimJob
-from slurmwrap.sim.trace.trace_limits import JOB_CAP, MOST_COUNT, MOST_MIB, MOST_SECONDS, fault, printable, shown
-from slurmwrap.sim.trace.trace_limits import width as told_width
+from slurmwrap.sim.trace.trace_limits import (
+    JOB_CAP,
+    MOST_COUNT,
+    MOST_MIB,
+    MOST_SECONDS,
+    make_printable,
+    make_trace_error,
+    quote_text,
+)
+from slurmwrap.sim.trace.trace_limits import describe_width as told_width
 from slurmwrap.sim.trace.trace_load import Load
 
 NEEDED = ("submit_s", "duration_s", "gpus")
@@ -36,14 +44,14 @@ def is_head(line: str) -> bool:
     return not {name.strip(' "') for name in line.split(",")}.isdisjoint(NEEDED)
 
 
-def parse(lines: Iterable[str], name: str) -> Load:
+def parse_csv_trace(lines: Iterable[str], name: str) -> Load:
     """`lines` without line ends, the head among them. TraceError names the line, what is wrong with it, the way out.
 
     Times that are Unix seconds are taken from the first submission on, and `epoch` is that.
     """
-    rows = _rows(lines, name)
+    rows = _read_rows(lines, name)
     head = next(rows)
-    jobs = tuple(_jobs(rows, _Table(_places(head, name), name), len(head.fields)))
+    jobs = tuple(_read_jobs(rows, _Table(_find_columns(head, name), name), len(head.fields)))
     if not jobs:
         raise TraceError(f"{name}: there is no job below the head", hint="a simulation needs at least one")
     if jobs[0].submit_s < _UNIX:
@@ -52,7 +60,7 @@ def parse(lines: Iterable[str], name: str) -> Load:
     return Load(jobs=tuple(replace(job, submit_s=job.submit_s - epoch) for job in jobs), epoch=epoch)
 
 
-def _rows(lines: Iterable[str], name: str) -> Iterator[_Row]:
+def _read_rows(lines: Iterable[str], name: str) -> Iterator[_Row]:
     """Rows that are not blank, each with the line where it begins."""
     reader = csv.reader((line + "\n" for line in lines), strict=True, skipinitialspace=True)
     begin = 1
@@ -60,17 +68,17 @@ def _rows(lines: Iterable[str], name: str) -> Iterator[_Row]:
         try:
             fields = next(reader, None)
         except csv.Error as error:
-            raise fault(name, begin, _why(error), _QUOTES) from None
+            raise make_trace_error(name, begin, _explain_error(error), _QUOTES) from None
         if fields is None:
             return
         if reader.line_num > begin:  # a stray quote would swallow the jobs up to the next one
-            raise fault(name, begin, "a quote that does not end on its line", _QUOTES)
+            raise make_trace_error(name, begin, "a quote that does not end on its line", _QUOTES)
         if len(fields) > 1 or any(field.strip() for field in fields):
             yield _Row(line=begin, fields=fields)
         begin = reader.line_num + 1
 
 
-def _why(error: csv.Error) -> str:
+def _explain_error(error: csv.Error) -> str:
     if "field limit" in str(error):
         return f"a field of more than {csv.field_size_limit():,} characters, or a quote that does not end on its line"
     return (
@@ -80,24 +88,26 @@ def _why(error: csv.Error) -> str:
     )
 
 
-def _places(head: _Row, name: str) -> dict[str, int]:
+def _find_columns(head: _Row, name: str) -> dict[str, int]:
     """Where each known column is."""
     found = [column.strip() for column in head.fields]
     missing = [column for column in NEEDED if column not in found]
     if missing:
-        raise fault(
+        raise make_trace_error(
             name,
             head.line,
-            f"there is no column {', '.join(missing)}; there are {', '.join(map(shown, found[:20]))}",
+            f"there is no column {', '.join(missing)}; there are {', '.join(map(quote_text, found[:20]))}",
             f"needed are {', '.join(NEEDED)}; used, where they are there, {', '.join(KNOWN[len(NEEDED) :])}",
         )
     for column in KNOWN:
         if found.count(column) > 1:
-            raise fault(name, head.line, f"the column {column} is there {found.count(column)} times", "leave one")
+            raise make_trace_error(
+                name, head.line, f"the column {column} is there {found.count(column)} times", "leave one"
+            )
     return {column: found.index(column) for column in KNOWN if column in found}
 
 
-def _jobs(rows: Iterator[_Row], table: _Table, width: int) -> Iterator[SimJob]:
+def _read_jobs(rows: Iterator[_Row], table: _Table, width: int) -> Iterator[SimJob]:
     """The rows below the head, checked for their width and their order."""
     before: SimJob | None = None
     for number, row in enumerate(rows):
@@ -130,14 +140,14 @@ class _Table:
             gpus=self._gpus(row),
             cpus=None if cpus is None else ceil(cpus),
             mem_mib=None if memory is None else ceil(memory * MIB_PER_GB),
-            user=printable(self._text(row, "user")),
-            status=printable(self._text(row, "status")),
-            model=printable(self._text(row, "model")),
+            user=make_printable(self._text(row, "user")),
+            status=make_printable(self._text(row, "status")),
+            model=make_printable(self._text(row, "model")),
             line=row.line,
         )
 
     def fault(self, row: _Row, what: str, hint: str) -> TraceError:
-        return fault(self._name, row.line, what, hint)
+        return make_trace_error(self._name, row.line, what, hint)
 
     def unsorted(self, row: _Row, job: SimJob, before: SimJob) -> TraceError:
         """Both lines are named."""
@@ -180,7 +190,7 @@ class _Table:
 
     def _wrong(self, row: _Row, column: str, why: str) -> TraceError:
         said = self._text(row, column)
-        what = f"{column} is {shown(said)}: {why}" if said else f"{column} is empty"
+        what = f"{column} is {quote_text(said)}: {why}" if said else f"{column} is empty"
         return self.fault(row, what, _HINTS[column])
 
 

@@ -21,7 +21,7 @@ from slurmwrap.errors import TraceError
 from slurmwrap.sim.sim_job import SimJob
 from slurmwrap.sim.trace.sacct_rows import Broken, Head, SacctRow, read_head, read_rows
 from slurmwrap.sim.trace.sacct_run import SacctReader, SacctRun
-from slurmwrap.sim.trace.trace_limits import JOB_CAP, fault
+from slurmwrap.sim.trace.trace_limits import JOB_CAP, make_trace_error
 from slurmwrap.sim.trace.trace_load import Actual, Load
 
 # Restarts and SLUID are newer than 22.05, which refuses what it does not know. The name comes last: it may hold "|".
@@ -58,32 +58,34 @@ def is_head(line: str) -> bool:
     """Whether sacct printed this: names of its columns, or a row of a dump without a head."""
     words = set(re.split(r"[^a-z0-9_]+", line.lower()))
     named = not words.isdisjoint(("jobid", "jobidraw")) or ("," not in line and len(words & _SLURMS) > 1)
-    return named or _headless(line)
+    return named or _is_headless(line)
 
 
-def parse(lines: Iterable[str], name: str) -> Load:
+def parse_sacct_dump(lines: Iterable[str], name: str) -> Load:
     """`lines` without line ends, the head among them. TraceError names the line, what is wrong with it, the way out.
 
     Single rows that cannot be read are left out and told in `remarks`; where they are more than 1 % it is an error.
     """
     numbered = enumerate(lines, 1)
     number, text = next((at, line) for at, line in numbered if line.strip())
-    if _headless(text):
-        raise fault(name, number, "there is no head that names the columns", "call sacct without -n (--noheader)")
+    if _is_headless(text):
+        raise make_trace_error(
+            name, number, "there is no head that names the columns", "call sacct without -n (--noheader)"
+        )
     head = read_head(text, number, name)
-    _check(head, name)
+    _check_columns(head, name)
     tally = _Tally()
-    runs = _distinct(_runs(read_rows(numbered, head), head, tally, name), tally)
+    runs = _select_distinct(_read_runs(read_rows(numbered, head), head, tally, name), tally)
     if tally.first and tally.broken > _BEARABLE * tally.rows:
-        raise _unreadable(tally.first, tally, name)
-    return _load(sorted(runs, key=lambda run: run.times.eligible), tally, name)
+        raise _make_unreadable_error(tally.first, tally, name)
+    return _make_load(sorted(runs, key=lambda run: run.times.eligible), tally, name)
 
 
-def _headless(line: str) -> bool:
+def _is_headless(line: str) -> bool:
     return line[:1].isdecimal() and line.count("|") > 2
 
 
-def _check(head: Head, name: str) -> None:
+def _check_columns(head: Head, name: str) -> None:
     """TraceError where columns are missing."""
     missing = [
         " or ".join(_NAMES[one] for one in some) for some in _NEEDED if not any(one in head.places for one in some)
@@ -91,18 +93,20 @@ def _check(head: Head, name: str) -> None:
     if not any(one in head.places for one in _RESOURCES):
         missing.append("AllocTRES")
     if missing:
-        raise fault(
+        raise make_trace_error(
             name, head.line, f"the dump has no column {' and no column '.join(missing)}", f"call it so: {COMMAND}"
         )
 
 
-def _runs(rows: Iterator[SacctRow | Broken], head: Head, tally: _Tally, name: str) -> Iterator[SacctRun]:
+def _read_runs(rows: Iterator[SacctRow | Broken], head: Head, tally: _Tally, name: str) -> Iterator[SacctRun]:
     """What started, in the dump's order; the rest is counted."""
     reader = SacctReader(head)
     for row in rows:
         tally.rows += 1
         if tally.rows > JOB_CAP:
-            raise fault(name, row.line, f"more than {JOB_CAP:,} rows", "dump a shorter time, with -X (--allocations)")
+            raise make_trace_error(
+                name, row.line, f"more than {JOB_CAP:,} rows", "dump a shorter time, with -X (--allocations)"
+            )
         if isinstance(row, Broken):
             tally.miss(row)
             continue
@@ -120,7 +124,7 @@ def _runs(rows: Iterator[SacctRow | Broken], head: Head, tally: _Tally, name: st
             yield run
 
 
-def _distinct(runs: Iterable[SacctRun], tally: _Tally) -> list[SacctRun]:
+def _select_distinct(runs: Iterable[SacctRun], tally: _Tally) -> list[SacctRun]:
     """Each run once: where dumps overlap, the row that knows its end."""
     found: dict[tuple[str, str, float, float], SacctRun] = {}
     for run in runs:
@@ -131,23 +135,23 @@ def _distinct(runs: Iterable[SacctRun], tally: _Tally) -> list[SacctRun]:
     return list(found.values())
 
 
-def _load(runs: Sequence[SacctRun], tally: _Tally, name: str) -> Load:
+def _make_load(runs: Sequence[SacctRun], tally: _Tally, name: str) -> Load:
     if not any(run.gpus for run in runs):
         raise _without_gpus(runs, tally, name)
     epoch = min(run.times.submit for run in runs)
     until = max(max(run.times.start, run.times.end or 0.0) for run in runs)  # the dump is no older than that
     held, other = [run for run in runs if run.gpus], [run for run in runs if not run.gpus]
     return Load(
-        jobs=tuple(_job(number, run, epoch, until) for number, run in enumerate(held)),
-        actual=tuple(_actual(run, epoch) for run in held),
-        cpu_jobs=tuple(_job(number, run, epoch, until) for number, run in enumerate(other)),
-        cpu_actual=tuple(_actual(run, epoch) for run in other),
+        jobs=tuple(_make_job(number, run, epoch, until) for number, run in enumerate(held)),
+        actual=tuple(_make_actual(run, epoch) for run in held),
+        cpu_jobs=tuple(_make_job(number, run, epoch, until) for number, run in enumerate(other)),
+        cpu_actual=tuple(_make_actual(run, epoch) for run in other),
         epoch=epoch,
-        remarks=tuple(_remarks(runs, tally)),
+        remarks=tuple(_list_remarks(runs, tally)),
     )
 
 
-def _job(number: int, run: SacctRun, epoch: float, until: float) -> SimJob:
+def _make_job(number: int, run: SacctRun, epoch: float, until: float) -> SimJob:
     end = until if run.times.end is None else run.times.end
     return SimJob(
         number=number,
@@ -167,7 +171,7 @@ def _job(number: int, run: SacctRun, epoch: float, until: float) -> SimJob:
     )
 
 
-def _actual(run: SacctRun, epoch: float) -> Actual:
+def _make_actual(run: SacctRun, epoch: float) -> Actual:
     return Actual(
         submit_s=run.times.submit - epoch,
         start_s=run.times.start - epoch,
@@ -178,7 +182,7 @@ def _actual(run: SacctRun, epoch: float) -> Actual:
     )
 
 
-def _remarks(runs: Sequence[SacctRun], tally: _Tally) -> Iterator[str]:
+def _list_remarks(runs: Sequence[SacctRun], tally: _Tally) -> Iterator[str]:
     for count, what in (
         (tally.never, "never started and {is} left out"),
         (sum(not run.gpus for run in runs), "held no GPU and {is} kept apart"),
@@ -195,7 +199,7 @@ def _remarks(runs: Sequence[SacctRun], tally: _Tally) -> Iterator[str]:
         (tally.twice, "{is} in the dump twice and counted once"),
     ):
         if count:
-            yield f"{_jobs(count)} {what.format(**_WORDS[count == 1])}"
+            yield f"{_format_jobs(count)} {what.format(**_WORDS[count == 1])}"
     if tally.first:
         lines = "1 line" if tally.broken == 1 else f"{tally.broken:,} lines"
         yield f"{lines} could not be read; line {tally.first.line}: {tally.first.why}"
@@ -207,21 +211,25 @@ _WORDS = {
 }
 
 
-def _unreadable(first: Broken, tally: _Tally, name: str) -> TraceError:
+def _make_unreadable_error(first: Broken, tally: _Tally, name: str) -> TraceError:
     more = f"; {tally.broken:,} of {tally.rows:,} lines cannot be read" if tally.broken > 1 else ""
-    return fault(name, first.line, f"{first.why}{more}", f"mend or remove the line, or dump again: {COMMAND}")
+    return make_trace_error(
+        name, first.line, f"{first.why}{more}", f"mend or remove the line, or dump again: {COMMAND}"
+    )
 
 
 def _without_gpus(runs: Sequence[SacctRun], tally: _Tally, name: str) -> TraceError:
     if runs:
         return TraceError(
-            f"{name}: {_jobs(len(runs))} started, and none of them held a GPU",
+            f"{name}: {_format_jobs(len(runs))} started, and none of them held a GPU",
             hint="AllocTRES tells GPUs where slurm.conf has AccountingStorageTRES=gres/gpu since before the jobs ran",
         )
     if tally.never:
-        return TraceError(f"{name}: {_jobs(tally.never)}, and none of them started", hint="a longer time: sacct -S")
+        return TraceError(
+            f"{name}: {_format_jobs(tally.never)}, and none of them started", hint="a longer time: sacct -S"
+        )
     return TraceError(f"{name}: there is no job below the head", hint="sacct -a for all users, -S for a longer time")
 
 
-def _jobs(count: int) -> str:
+def _format_jobs(count: int) -> str:
     return f"{count:,} {'job' if count == 1 else 'jobs'}"

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from slurmwrap.model.sacct_times import parse_stamp
-from slurmwrap.sim.trace.trace_limits import fault, shown, width
+from slurmwrap.sim.trace.trace_limits import describe_width, make_trace_error, quote_text
 
 TIMES = ("submit", "eligible", "start", "end")
 READ = frozenset(  # columns of Slurm's own words that become part of a Run
@@ -83,7 +83,7 @@ class _Scrap:
 
     def broken(self, head: Head) -> Broken:
         fields = len("\n".join(self.lines).split(head.delimiter))
-        return Broken(line=self.line, why=width(fields, head.width))
+        return Broken(line=self.line, why=describe_width(fields, head.width))
 
 
 def read_head(line: str, number: int, name: str) -> Head:
@@ -93,9 +93,9 @@ def read_head(line: str, number: int, name: str) -> Head:
     second = _NAME.search(after)
     delimiter = after[: second.start()] if second else after
     if not delimiter.strip(" "):
-        raise fault(name, number, "no delimiter stands between the columns", _PARSABLE)
+        raise make_trace_error(name, number, "no delimiter stands between the columns", _PARSABLE)
     if set(delimiter) & set(",=:+-./_[]"):
-        raise fault(name, number, f"{shown(delimiter)} is no delimiter: fields hold it", _PARSABLE)
+        raise make_trace_error(name, number, f"{quote_text(delimiter)} is no delimiter: fields hold it", _PARSABLE)
     columns = [column.strip().lower() for column in line.strip(" ").split(delimiter)]
     places: dict[str, int] = {}
     for at, column in enumerate(columns):
@@ -107,7 +107,7 @@ def read_head(line: str, number: int, name: str) -> Head:
 def read_rows(lines: Iterable[tuple[int, str]], head: Head) -> Iterator[SacctRow | Broken]:
     """`lines` below the head, with their numbers. A head that comes again is skipped: dumps may be put together."""
     row: SacctRow | None = None
-    for one in _pieces(lines, head):
+    for one in _split_rows(lines, head):
         if row is not None and isinstance(one, _Scrap) and _ends_a_name(one, head):
             row = replace(row, fields=[*row.fields[:-1], "\n".join((row.fields[-1], *one.lines))], mended=True)
             continue
@@ -120,7 +120,7 @@ def read_rows(lines: Iterable[tuple[int, str]], head: Head) -> Iterator[SacctRow
         yield row
 
 
-def _pieces(lines: Iterable[tuple[int, str]], head: Head) -> Iterator[SacctRow | _Scrap]:
+def _split_rows(lines: Iterable[tuple[int, str]], head: Head) -> Iterator[SacctRow | _Scrap]:
     """Rows, mended ones too, and between them what is none."""
     begun: list[str] = []
     since = 0
@@ -128,7 +128,7 @@ def _pieces(lines: Iterable[tuple[int, str]], head: Head) -> Iterator[SacctRow |
         fields = line.split(head.delimiter)
         if line == head.text or not (begun or line.strip()):
             continue
-        if len(fields) == head.width and (not begun or _sound(fields, head)):
+        if len(fields) == head.width and (not begun or _is_sound(fields, head)):
             if begun:
                 yield _Scrap(line=since, lines=tuple(begun))
                 begun = []
@@ -136,7 +136,7 @@ def _pieces(lines: Iterable[tuple[int, str]], head: Head) -> Iterator[SacctRow |
             continue
         since = since if begun else number
         begun.append(line)
-        mended = _mended("\n".join(begun).split(head.delimiter), head)
+        mended = _repair_fields("\n".join(begun).split(head.delimiter), head)
         if mended is not None:
             yield SacctRow(line=since, fields=mended, mended=True)
             begun = []
@@ -152,7 +152,7 @@ def _ends_a_name(scrap: _Scrap, head: Head) -> bool:
     return head.width - 1 in head.free() and not _JOB.match(scrap.lines[0])
 
 
-def _mended(fields: list[str], head: Head) -> list[str] | None:
+def _repair_fields(fields: list[str], head: Head) -> list[str] | None:
     """Surplus fields are put back into the column of free text that they came from.
 
     None where it may have come from several, and what Slurm wrote and we read would differ with them.
@@ -160,17 +160,17 @@ def _mended(fields: list[str], head: Head) -> list[str] | None:
     surplus = len(fields) - head.width
     if surplus < 0:
         return None
-    found = [row for at in head.free() if _sound(row := _rejoined(fields, at, surplus, head), head)]
+    found = [row for at in head.free() if _is_sound(row := _rejoin_fields(fields, at, surplus, head), head)]
     read = [at for column, at in head.places.items() if column in READ]
     return found[0] if len({tuple(row[at] for at in read) for row in found}) == 1 else None
 
 
-def _rejoined(fields: list[str], at: int, surplus: int, head: Head) -> list[str]:
+def _rejoin_fields(fields: list[str], at: int, surplus: int, head: Head) -> list[str]:
     end = at + surplus + 1
     return [*fields[:at], head.delimiter.join(fields[at:end]), *fields[end:]]
 
 
-def _sound(fields: Sequence[str], head: Head) -> bool:
+def _is_sound(fields: Sequence[str], head: Head) -> bool:
     """Whether ids, states and times stand where they should."""
     if head.closed and fields[-1].strip():
         return False

@@ -10,7 +10,7 @@ from slurmwrap.diagnosis.slurm_state import parse_base_state
 from slurmwrap.model.sacct_times import parse_elapsed, parse_limit, parse_stamp
 from slurmwrap.model.tres import Tres, parse_memory, parse_old_gres, parse_tres
 from slurmwrap.sim.trace.sacct_rows import TIMES, Head, SacctRow
-from slurmwrap.sim.trace.trace_limits import LINE_CAP, MOST_COUNT, MOST_MIB, MOST_SECONDS, printable, shown
+from slurmwrap.sim.trace.trace_limits import LINE_CAP, MOST_COUNT, MOST_MIB, MOST_SECONDS, make_printable, quote_text
 
 _TITLES = {
     title.lower(): title
@@ -82,7 +82,7 @@ class SacctReader:
         return SacctRun(
             line=row.line,
             cluster=self.text(row, "cluster"),
-            job=printable(self.text(row, "jobid", "jobidraw")),
+            job=make_printable(self.text(row, "jobid", "jobidraw")),
             times=times,
             gpus=gpus,
             cpus=asked.cpus or self._count(row, "reqcpus") or alloc.cpus or self._count(row, "alloccpus", "ncpus"),
@@ -90,12 +90,12 @@ class SacctReader:
             asked_nodes=req.nodes or self._count(row, "reqnodes"),
             nodes=nodes,
             limit_s=self._seconds(row, parse_limit, "timelimitraw", "timelimit") or None,
-            state=printable(_state(self.text(row, "state"))),
-            user=printable(self.text(row, "user", "uid")),
-            partition=printable(self.text(row, "partition")),
-            name=printable(self.text(row, "jobname")),
-            node_list=printable(self.text(row, "nodelist"), LINE_CAP),
-            exit_code=printable(self.text(row, "exitcode")),
+            state=make_printable(_state(self.text(row, "state"))),
+            user=make_printable(self.text(row, "user", "uid")),
+            partition=make_printable(self.text(row, "partition")),
+            name=make_printable(self.text(row, "jobname")),
+            node_list=make_printable(self.text(row, "nodelist"), LINE_CAP),
+            exit_code=make_printable(self.text(row, "exitcode")),
         )
 
     def _times(self, row: SacctRow, alloc: Tres) -> RunTimes | None:
@@ -133,7 +133,7 @@ class SacctReader:
             seconds = -1.0
         if seconds is not None and not 0 <= seconds <= MOST_SECONDS:
             raise ValueError(
-                f"{_TITLES[columns[-1]]} is {shown(said)}, not a {'time' if columns[0] in TIMES else 'duration'}"
+                f"{_TITLES[columns[-1]]} is {quote_text(said)}, not a {'time' if columns[0] in TIMES else 'duration'}"
             )
         return seconds
 
@@ -142,9 +142,9 @@ class SacctReader:
         try:
             tres = parse_tres(said)
         except ValueError:
-            raise ValueError(f"{_TITLES[column]} is {shown(said)}, not a list of resources") from None
+            raise ValueError(f"{_TITLES[column]} is {quote_text(said)}, not a list of resources") from None
         if max(tres.gpus or 0, tres.cpus or 0, tres.nodes or 0) > MOST_COUNT or (tres.mem_mib or 0) > MOST_MIB:
-            raise ValueError(f"{_TITLES[column]} is {shown(said)}: more than any cluster has")
+            raise ValueError(f"{_TITLES[column]} is {quote_text(said)}: more than any cluster has")
         return tres
 
     def _count(self, row: SacctRow, *columns: str) -> int | None:

@@ -32,7 +32,7 @@ _GPUS_FROM = ((0.95, 8), (0.8, 4), (0.7, 2), (0.0, 1))  # of a draw
 _APART_S = 0.001
 
 
-def generate(
+def generate_load(
     kind: str,
     *,
     seed: int,
@@ -58,12 +58,12 @@ def generate(
     log_s = [_length_s(stream, run_times) for _ in range(jobs * _LOG)] if gpu_demand == SINGLE else []
     if log_s and run_times == GAVEL:
         stream.seed(seed)
-    models = _models(_parts(SPLITS[kind] if split is None else split))
+    models = _draw_models(_parse_parts(SPLITS[kind] if split is None else split))
     now, made = 0.0, []
     for number in range(jobs):
         now = round(number * _APART_S, 3) if kind == STATIC else now + _gap_s(stream, rate)
         length_s = log_s[number] if log_s else _length_s(stream, run_times)
-        gpus = 1 if gpu_demand == SINGLE else _gpus(stream)
+        gpus = 1 if gpu_demand == SINGLE else _draw_gpus(stream)
         stream.randint(0, 9)  # they draw a model, and do not use it
         model = next(models)
         work_s = int(length_s / ITERATION_S[model]) * ITERATION_S[model]
@@ -71,7 +71,7 @@ def generate(
     return tuple(made)
 
 
-def _parts(split: Mapping[str, float] | Sequence[float]) -> dict[str, float]:
+def _parse_parts(split: Mapping[str, float] | Sequence[float]) -> dict[str, float]:
     parts = dict(split) if isinstance(split, Mapping) else dict(zip(TASKS, split, strict=True))
     if set(parts) - set(TASKS) or not all(part >= 0 for part in parts.values()) or not sum(parts.values()) > 0:
         raise ValueError(f"the parts of {', '.join(TASKS)} must be 0 or more, and not all 0")
@@ -89,12 +89,12 @@ def _length_s(stream: random.Random, run_times: str) -> float:
     return 60 * float(10 ** stream.uniform(*(long if stream.random() >= _LONG_FROM else usual)))
 
 
-def _gpus(stream: random.Random) -> int:
+def _draw_gpus(stream: random.Random) -> int:
     draw = stream.uniform(0, 1)
     return next(gpus for least, gpus in _GPUS_FROM if draw >= least)
 
 
-def _models(parts: Mapping[str, float]) -> Iterator[str]:
+def _draw_models(parts: Mapping[str, float]) -> Iterator[str]:
     """Without end. It begins with the first task, whatever its part: nobody is behind yet."""
     drawn = dict.fromkeys(parts, 0)
     behind = dict.fromkeys(parts, 0.0)

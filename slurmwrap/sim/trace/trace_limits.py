@@ -16,23 +16,23 @@ NAME_CAP = 250
 _SHOWN = 40
 
 
-def shown(text: str) -> str:
+def quote_text(text: str) -> str:
     """In quotes, cut, without the characters that would steer a terminal."""
     cut = text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
-    return f"'{printable(cut)}'"
+    return f"'{make_printable(cut)}'"
 
 
-def printable(text: str, cap: int = NAME_CAP) -> str:
+def make_printable(text: str, cap: int = NAME_CAP) -> str:
     """As a name of a job or a user is kept: no control characters, no endless text."""
     return marked(text, "?", cap)
 
 
-def fault(name: str, line: int, what: str, hint: str = "") -> TraceError:
+def make_trace_error(name: str, line: int, what: str, hint: str = "") -> TraceError:
     """ "trace.csv:17: what"."""
     return TraceError(f"{name}:{line}: {what}", hint=hint)
 
 
-def width(fields: int, wanted: int) -> str:
+def describe_width(fields: int, wanted: int) -> str:
     """What is told of a row that is too short or too long."""
     return f"{fields} {'field' if fields == 1 else 'fields'}, and the head has {wanted}"
 
@@ -43,7 +43,11 @@ def sound_lines(lines: Iterable[str], name: str) -> Iterator[str]:
         if number == 1:
             line = line.removeprefix("\ufeff")
         if "\0" in line:
-            raise fault(name, number, "it holds NUL bytes", "wanted is text in UTF-8 or ASCII, not UTF-16, not binary")
+            raise make_trace_error(
+                name, number, "it holds NUL bytes", "wanted is text in UTF-8 or ASCII, not UTF-16, not binary"
+            )
         if len(line) > LINE_CAP:
-            raise fault(name, number, f"a line of more than {LINE_CAP:,} characters", "is it a trace at all?")
+            raise make_trace_error(
+                name, number, f"a line of more than {LINE_CAP:,} characters", "is it a trace at all?"
+            )
         yield line.rstrip("\r\n")

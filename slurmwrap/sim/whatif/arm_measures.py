@@ -16,7 +16,7 @@ from statistics import fmean, median
 from slurmwrap.placement.demand import Server
 from slurmwrap.sim.failures.study_result import Interval
 from slurmwrap.sim.outcome import SimOutcome
-from slurmwrap.sim.outcome_measures import percentile
+from slurmwrap.sim.outcome_measures import compute_percentile
 from slurmwrap.sim.sim_job import SimJob
 from slurmwrap.sim.whatif.whatif_study import DelayFit, Delays, DelaySpread, Locality, StudyWorld, Trust
 
@@ -59,10 +59,10 @@ def arm_of(
     most = max((server.gpus for server in servers), default=1)
     return StudyWorld(
         name=name,
-        all=_delays(ALL, jobs, outcome),
-        classes=tuple(_delays(label, members, outcome) for label, members in by_class if members),
+        all=_measure_delays(ALL, jobs, outcome),
+        classes=tuple(_measure_delays(label, members, outcome) for label, members in by_class if members),
         locality=tuple(
-            _locality(label, members, outcome, most) for label, members in by_class[1:] if members
+            _measure_locality(label, members, outcome, most) for label, members in by_class[1:] if members
         ),
         gpu_utilisation=fmean(busy),
         busy=busy,
@@ -77,20 +77,20 @@ def spans_of(jobs: Iterable[SimJob], outcome: SimOutcome) -> Iterable[Span]:
             yield Span(began_s=ended - outcome.held_s[job.number], ended_s=ended, gpus=job.gpus)
 
 
-def _delays(label: str, jobs: Sequence[SimJob], outcome: SimOutcome) -> Delays:
-    jcts = sorted(_jct(job, outcome) for job in jobs)
-    waits = sorted(_wait(job, outcome) for job in jobs)
+def _measure_delays(label: str, jobs: Sequence[SimJob], outcome: SimOutcome) -> Delays:
+    jcts = sorted(_compute_jct(job, outcome) for job in jobs)
+    waits = sorted(_compute_wait(job, outcome) for job in jobs)
     return Delays(
         label=label,
         jobs=len(jobs),
         queueing=spread_of(waits),
         jct=spread_of(jcts),
-        queueing_within=within(waits),
-        jct_within=within(jcts),
+        queueing_within=compute_shares_within(waits),
+        jct_within=compute_shares_within(jcts),
     )
 
 
-def _jct(job: SimJob, outcome: SimOutcome) -> float:
+def _compute_jct(job: SimJob, outcome: SimOutcome) -> float:
     ended = outcome.ended_s[job.number]
     assert ended is not None, f"job {job.job} is measured and never ended"
     return ended - job.submit_s
@@ -98,15 +98,15 @@ def _jct(job: SimJob, outcome: SimOutcome) -> float:
 
 def queueing_change(jobs: Sequence[SimJob], before: SimOutcome, after: SimOutcome) -> Interval | None:
     """Mean delay in `after` less that in `before`, over the same jobs, with its 95 % interval."""
-    return _change([(job.submit_s, _wait(job, after) - _wait(job, before)) for job in jobs])
+    return _estimate_change([(job.submit_s, _compute_wait(job, after) - _compute_wait(job, before)) for job in jobs])
 
 
 def jct_change(jobs: Sequence[SimJob], before: SimOutcome, after: SimOutcome) -> Interval | None:
     """The same of the JCT."""
-    return _change([(job.submit_s, _jct(job, after) - _jct(job, before)) for job in jobs])
+    return _estimate_change([(job.submit_s, _compute_jct(job, after) - _compute_jct(job, before)) for job in jobs])
 
 
-def _change(differences: Sequence[tuple[float, float]]) -> Interval | None:
+def _estimate_change(differences: Sequence[tuple[float, float]]) -> Interval | None:
     """By resampling whole days of submission: jobs of one day wait in the same queue, so they are not independent."""
     days: dict[int, tuple[float, int]] = {}
     for submit_s, difference in differences:
@@ -116,26 +116,29 @@ def _change(differences: Sequence[tuple[float, float]]) -> Interval | None:
         return None
     drawn = list(days.values())
     random = Random(_SEED)
-    means = sorted(_mean(random.choices(drawn, k=len(drawn))) for _ in range(_RESAMPLES))
-    return Interval(mean=_mean(drawn), low=percentile(means, 2.5), high=percentile(means, 97.5))
+    means = sorted(_compute_mean(random.choices(drawn, k=len(drawn))) for _ in range(_RESAMPLES))
+    return Interval(mean=_compute_mean(drawn), low=compute_percentile(means, 2.5), high=compute_percentile(means, 97.5))
 
 
-def _mean(days: Sequence[tuple[float, int]]) -> float:
+def _compute_mean(days: Sequence[tuple[float, int]]) -> float:
     return sum(total for total, _ in days) / sum(count for _, count in days)
 
 
-def _wait(job: SimJob, outcome: SimOutcome) -> float:
-    return max(0.0, _jct(job, outcome) - outcome.held_s[job.number])
+def _compute_wait(job: SimJob, outcome: SimOutcome) -> float:
+    return max(0.0, _compute_jct(job, outcome) - outcome.held_s[job.number])
 
 
 def spread_of(ordered: Sequence[float]) -> DelaySpread:
     """Of sorted seconds, at least one."""
     return DelaySpread(
-        mean=fmean(ordered), median=median(ordered), p95=percentile(ordered, 95), p99=percentile(ordered, 99)
+        mean=fmean(ordered),
+        median=median(ordered),
+        p95=compute_percentile(ordered, 95),
+        p99=compute_percentile(ordered, 99),
     )
 
 
-def within(ordered: Sequence[float]) -> tuple[float, ...]:
+def compute_shares_within(ordered: Sequence[float]) -> tuple[float, ...]:
     """The share of the sorted values that is no larger than each of GRID_S."""
     return tuple(bisect_right(ordered, at) / len(ordered) for at in GRID_S)
 
@@ -145,7 +148,7 @@ def fewest_nodes(gpus: int, per_node: int) -> int:
     return ceil(gpus / max(1, per_node))
 
 
-def _locality(label: str, jobs: Sequence[SimJob], outcome: SimOutcome, per_node: int) -> Locality:
+def _measure_locality(label: str, jobs: Sequence[SimJob], outcome: SimOutcome, per_node: int) -> Locality:
     used = [outcome.servers[job.number] for job in jobs]
     least = [fewest_nodes(job.gpus, per_node) for job in jobs]
     return Locality(
@@ -175,10 +178,10 @@ def busy_of(spans: Iterable[Span], gpus: int, window: tuple[float, float], parts
         held[last] += (high - last * width) * span.gpus
         steady[first + 1] += span.gpus
         steady[last] -= span.gpus
-    return _summed(held, steady, width * max(1, gpus), width)
+    return _sum_held(held, steady, width * max(1, gpus), width)
 
 
-def _summed(held: Sequence[float], steady: Sequence[float], there: float, width: float) -> tuple[float, ...]:
+def _sum_held(held: Sequence[float], steady: Sequence[float], there: float, width: float) -> tuple[float, ...]:
     shares, level = [], 0.0
     for part, seconds in enumerate(held):
         level += steady[part]
@@ -188,9 +191,9 @@ def _summed(held: Sequence[float], steady: Sequence[float], there: float, width:
 
 def trust_of(real: StudyWorld, model: StudyWorld) -> Trust:
     """How far the model lies from what happened."""
-    whole = _fit(real.all, model.all)
-    classes = [_fit(a, b) for a, b in zip(real.classes, model.classes, strict=True) if a.jobs >= FEW]
-    worst = max(classes, key=_badness, default=None)
+    whole = _judge_fit(real.all, model.all)
+    classes = [_judge_fit(a, b) for a, b in zip(real.classes, model.classes, strict=True) if a.jobs >= FEW]
+    worst = max(classes, key=_rank_badness, default=None)
     mixed = whole.word == "close" and worst is not None and worst.word != "close"
     return Trust(
         word="fair" if mixed else whole.word,
@@ -203,24 +206,26 @@ def trust_of(real: StudyWorld, model: StudyWorld) -> Trust:
     )
 
 
-def _fit(real: Delays, model: Delays) -> DelayFit:
+def _judge_fit(real: Delays, model: Delays) -> DelayFit:
     curves = zip(GRID_S, real.queueing_within, model.queueing_within, strict=True)
     gap = max(abs(a - b) for at, a, b in curves if at >= _SLACK_S)
     means = real.queueing.mean, model.queueing.mean
-    return DelayFit(label=real.label, word=_word(gap, *means), gap=gap, mean_real_s=means[0], mean_model_s=means[1])
+    return DelayFit(
+        label=real.label, word=_select_word(gap, *means), gap=gap, mean_real_s=means[0], mean_model_s=means[1]
+    )
 
 
-def _badness(fit: DelayFit) -> tuple[int, float]:
-    return ("close", "fair", "far").index(fit.word), _ratio(fit.mean_real_s, fit.mean_model_s)
+def _rank_badness(fit: DelayFit) -> tuple[int, float]:
+    return ("close", "fair", "far").index(fit.word), _compute_ratio(fit.mean_real_s, fit.mean_model_s)
 
 
-def _word(gap: float, real: float, model: float) -> str:
-    ratio = _ratio(real, model)
+def _select_word(gap: float, real: float, model: float) -> str:
+    ratio = _compute_ratio(real, model)
     if gap <= CLOSE[0] and ratio <= CLOSE[1]:
         return "close"
     return "fair" if gap <= FAIR[0] and ratio <= FAIR[1] else "far"
 
 
-def _ratio(one: float, other: float) -> float:
+def _compute_ratio(one: float, other: float) -> float:
     """Of mean delays."""
     return 1.0 if abs(one - other) < _SLACK_S else max(one, other) / max(_SLACK_S, min(one, other))

@@ -49,7 +49,7 @@ def site_of_nodes(nodes: Iterable[Node]) -> ClusterShape:
         for partition in node.partitions:
             members[partition].add(node.name)
     return ClusterShape(
-        servers=tuple(server(node.name, node.gpus, node.cpus, node.mem_mib) for node in with_gpus),
+        servers=tuple(make_server(node.name, node.gpus, node.cpus, node.mem_mib) for node in with_gpus),
         partitions={name: frozenset(names) for name, names in members.items()},
         source="nodes",
     )
@@ -69,18 +69,18 @@ def site_of_dump(load: Load) -> ClusterShape:
     for name in held:
         alike[_STEM.sub("#", name)].append(name)
     servers = {
-        name: server(name, *_levelled(held[name], [held[other] for other in names]))
+        name: make_server(name, *_level_amounts(held[name], [held[other] for other in names]))
         for names in alike.values()
         for name in names
     }
     return ClusterShape(
         servers=tuple(servers[name] for name in sorted(servers, key=_by_number)),
-        partitions=_partitions(load, servers),
+        partitions=_find_partitions(load, servers),
         source="dump",
     )
 
 
-def server(name: str, gpus: int, cpus: int, mem_mib: int) -> Server:
+def make_server(name: str, gpus: int, cpus: int, mem_mib: int) -> Server:
     """An empty one."""
     return Server(
         name=name, gpus=gpus, cpus=cpus, mem_mib=mem_mib, gpus_free=gpus, cpus_free=cpus, mem_free_mib=mem_mib
@@ -90,7 +90,7 @@ def server(name: str, gpus: int, cpus: int, mem_mib: int) -> Server:
 Held = tuple[int, int, int]  # GPUs, CPUs, MiB
 
 
-def _levelled(own: Held, alike: Sequence[Held]) -> Held:
+def _level_amounts(own: Held, alike: Sequence[Held]) -> Held:
     most_common = Counter(gpus for gpus, _, _ in alike).most_common(1)[0][0]
     return (
         max(own[0], most_common),
@@ -103,18 +103,18 @@ def _most_held(load: Load) -> dict[str, Held]:
     """Per node of the jobs with GPUs. O(n log n) in runs and nodes."""
     changes: dict[str, list[tuple[float, int, float, float, float]]] = defaultdict(list)
     for job, actual in zip(load.jobs, load.actual, strict=True):
-        for name in _names(actual.node_list):
+        for name in _parse_names(actual.node_list):
             changes[name] += _come_and_go(job, actual)
     for job, actual in zip(load.cpu_jobs, load.cpu_actual, strict=True):
-        for name in _names(actual.node_list):
+        for name in _parse_names(actual.node_list):
             if name in changes:
                 changes[name] += _come_and_go(job, actual)
-    return {name: _peak(of_node) for name, of_node in changes.items()}
+    return {name: _find_peak(of_node) for name, of_node in changes.items()}
 
 
 def _come_and_go(job: SimJob, actual: Actual) -> list[tuple[float, int, float, float, float]]:
     """An end comes before a start of the same second. A job's parts are taken to be equal on its nodes."""
-    nodes = max(1, len(_names(actual.node_list)))
+    nodes = max(1, len(_parse_names(actual.node_list)))
     part = (job.gpus / nodes, (job.cpus or 0) / nodes, (job.mem_mib or 0) / nodes)
     until = float("inf") if actual.end_s is None else actual.end_s
     if until <= actual.start_s:
@@ -122,7 +122,7 @@ def _come_and_go(job: SimJob, actual: Actual) -> list[tuple[float, int, float, f
     return [(actual.start_s, 1, *part), (until, 0, -part[0], -part[1], -part[2])]
 
 
-def _peak(changes: list[tuple[float, int, float, float, float]]) -> Held:
+def _find_peak(changes: list[tuple[float, int, float, float, float]]) -> Held:
     gpus = cpus = mem = 0.0
     most = (0.0, 0.0, 0.0)
     for _, _, more_gpus, more_cpus, more_mem in sorted(changes):
@@ -132,16 +132,16 @@ def _peak(changes: list[tuple[float, int, float, float, float]]) -> Held:
     return whole[0], whole[1], ceil(whole[2] / _GIB) * _GIB
 
 
-def _partitions(load: Load, servers: Mapping[str, Server]) -> dict[str, frozenset[str]]:
+def _find_partitions(load: Load, servers: Mapping[str, Server]) -> dict[str, frozenset[str]]:
     """Where each partition's jobs were seen."""
     seen: dict[str, set[str]] = defaultdict(set)
     for job, actual in zip(load.jobs, load.actual, strict=True):
-        seen[job.partition].update(name for name in _names(actual.node_list) if name in servers)
+        seen[job.partition].update(name for name in _parse_names(actual.node_list) if name in servers)
     return {name: frozenset(nodes) for name, nodes in seen.items() if name and nodes}
 
 
 @lru_cache(maxsize=65536)
-def _names(node_list: str) -> tuple[str, ...]:
+def _parse_names(node_list: str) -> tuple[str, ...]:
     return names_in(node_list)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from slurmwrap.model.hostlist import names_in
 from slurmwrap.model.resource_profile import ResourceProfile
-from slurmwrap.sim.engines import SchedulerParams, play
+from slurmwrap.sim.engines import SchedulerParams, play_backfill
 from slurmwrap.sim.failures import FailureStudy, study_of_dump
 from slurmwrap.sim.mechanism.mechanism import Mechanism
 from slurmwrap.sim.mechanism.mechanism_registry import mechanism_of
@@ -23,8 +23,8 @@ from slurmwrap.sim.trace.trace_load import Actual, Load
 from slurmwrap.sim.whatif.arm_measures import GRID_S, Span, arm_of, jct_change, queueing_change, spans_of, trust_of
 from slurmwrap.sim.whatif.cluster_shape import ClusterShape
 from slurmwrap.sim.whatif.study_remarks import remarks_of
-from slurmwrap.sim.whatif.study_window import begin_of, counted, end_of, enter
-from slurmwrap.sim.whatif.wasted_gpu_hours import anonymous, waste_of
+from slurmwrap.sim.whatif.study_window import begin_of, end_of, select_counted_jobs, select_entering_jobs
+from slurmwrap.sim.whatif.wasted_gpu_hours import anonymize_users, waste_of
 from slurmwrap.sim.whatif.whatif_study import OURS, PLAIN, REAL, Study, StudyWorld, Window
 
 # (what is being done, jobs done, of so many)
@@ -88,31 +88,31 @@ def submissions_of(
     load: Load, site: ClusterShape, profiles: Mapping[str, ResourceProfile], asked: StudyOptions
 ) -> Submissions:
     """ValueError where no job with GPUs was submitted and ended in the window."""
-    told = _nameless(load) if asked.anonymous else load
+    told = _drop_names(load) if asked.anonymous else load
     window = (begin_of(told) if asked.since_s is None else asked.since_s, end_of(told))
-    jobs, actual = enter(told, window[0])
-    if not counted(jobs, actual, window):
+    jobs, actual = select_entering_jobs(told, window[0])
+    if not select_counted_jobs(jobs, actual, window):
         raise ValueError("no job with GPUs was submitted and ended in the window")
     return Submissions(
         load=told, site=site, profiles=profiles, jobs=jobs, actual=actual, window=window, guessed=asked.since_s is None
     )
 
 
-def _nameless(load: Load) -> Load:
+def _drop_names(load: Load) -> Load:
     """What a line that cannot be read holds may be a name, too."""
     remarks = tuple(remark.partition("; line ")[0] for remark in load.remarks)
-    return replace(load, jobs=anonymous(load.jobs), remarks=remarks)
+    return replace(load, jobs=anonymize_users(load.jobs), remarks=remarks)
 
 
 def play_plain(said: Submissions, progress: Progress | None = None) -> SimOutcome:
     """Slurm as it is."""
-    return _played(said, None, "any", _telling(progress, "plain Slurm, jobs"))
+    return _play_world(said, None, "any", _make_progress(progress, "plain Slurm, jobs"))
 
 
 def play_ours(said: Submissions, progress: Progress | None = None) -> SimOutcome:
     """slurmwrap: production's placement, and its allocation where profiles are known."""
     mechanism = mechanism_of("graded") if said.profiles else None
-    return _played(said, mechanism, "skew", _telling(progress, "slurmwrap, jobs"))
+    return _play_world(said, mechanism, "skew", _make_progress(progress, "slurmwrap, jobs"))
 
 
 def play_failures(said: Submissions, progress: Progress | None = None) -> FailureStudy:
@@ -125,14 +125,14 @@ def play_failures(said: Submissions, progress: Progress | None = None) -> Failur
         seeds=range(SEEDS if len(jobs) <= FEW_JOBS else FEWER_SEEDS),
         most_jobs=len(jobs),
         waited_s={job.number: max(0.0, what.start_s - job.submit_s) for job, what in ended},
-        progress=_telling(progress, "failures, worlds"),
+        progress=_make_progress(progress, "failures, worlds"),
     )
 
 
-def _played(
+def _play_world(
     said: Submissions, mechanism: Mechanism | None, placement: str, progress: Callable[[int, int], None] | None
 ) -> SimOutcome:
-    return play(
+    return play_backfill(
         said.jobs,
         said.site.servers,
         world=SchedulerParams(partitions=said.site.partitions),
@@ -143,13 +143,13 @@ def _played(
     )
 
 
-def _telling(progress: Progress | None, words: str) -> Callable[[int, int], None] | None:
+def _make_progress(progress: Progress | None, words: str) -> Callable[[int, int], None] | None:
     return None if progress is None else lambda done, of: progress(words, done, of)
 
 
 def study_from(said: Submissions, replay: Replay) -> Study:
     """Everything that the page tells. ValueError where no measured job could start in the model."""
-    outcomes = {REAL: happened(said.actual), PLAIN: replay.plain, OURS: replay.ours}
+    outcomes = {REAL: make_real_outcome(said.actual), PLAIN: replay.plain, OURS: replay.ours}
     measured = measured_of(said, outcomes.values())
     if not measured:
         raise ValueError("no job with GPUs could start on this cluster")
@@ -174,7 +174,7 @@ def study_from(said: Submissions, replay: Replay) -> Study:
     )
 
 
-def happened(actual: Sequence[Actual]) -> SimOutcome:
+def make_real_outcome(actual: Sequence[Actual]) -> SimOutcome:
     """What Slurm's accounting says, in the form of an outcome."""
     return SimOutcome(
         mode="slurm",
@@ -190,7 +190,7 @@ def measured_of(said: Submissions, outcomes: Iterable[SimOutcome]) -> list[SimJo
     every = list(outcomes)
     return [
         job
-        for job in counted(said.jobs, said.actual, said.window)
+        for job in select_counted_jobs(said.jobs, said.actual, said.window)
         if all(outcome.ended_s[job.number] is not None for outcome in every)
     ]
 

@@ -33,14 +33,17 @@ def _of_site(site: ClusterShape) -> Iterator[str]:
 def _of_jobs(load: Load, plain: SimOutcome, measured: Sequence[SimJob]) -> Iterator[str]:
     never = sum(ended is None for ended in plain.ended_s)
     if never:
-        yield f"{_jobs(never)} could never start on this cluster, even when it was empty, and {_are(never)} left out."
+        jobs, verb = _format_jobs(never), _format_verb(never)
+        yield f"{jobs} could never start on this cluster, even when it was empty, and {verb} left out."
     running = sum(one.end_s is None for one in load.actual)
     if running:
-        yield f"{_jobs(running)} had not ended when the dump was made: replayed as far as known, and not measured."
+        jobs = _format_jobs(running)
+        yield f"{jobs} had not ended when the dump was made: replayed as far as known, and not measured."
     before = len(load.jobs) - never - running - len(measured)
     if before > 0:
         yield (
-            f"{_jobs(before)} {'was' if before == 1 else 'were'} submitted before the window: replayed, because they "
+            f"{_format_jobs(before)} {'was' if before == 1 else 'were'} submitted before the window: "
+            "replayed, because they "
             "hold nodes, and not measured."
         )
 
@@ -51,28 +54,28 @@ def _of_cpus(load: Load, site: ClusterShape, window: tuple[float, float]) -> Ite
     names = {server.name for server in site.servers}
     pairs = zip(load.cpu_jobs, load.cpu_actual, strict=True)
     held = sum(
-        (job.cpus or 1) * _inside(one.start_s, one.end_s, window)
+        (job.cpus or 1) * _compute_overlap(one.start_s, one.end_s, window)
         for job, one in pairs
-        if _touches(one.node_list, names)
+        if _is_touching(one.node_list, names)
     )
     there = sum(server.cpus for server in site.servers) * max(1e-9, window[1] - window[0])
     yield (
-        f"{_jobs(len(load.cpu_jobs))} without GPUs are not replayed. On the nodes with GPUs they really held "
+        f"{_format_jobs(len(load.cpu_jobs))} without GPUs are not replayed. On the nodes with GPUs they really held "
         f"{100 * held / there:.1f} % of the CPU time."
     )
 
 
-def _touches(node_list: str, names: set[str]) -> bool:
+def _is_touching(node_list: str, names: set[str]) -> bool:
     return any(name in names for name in names_in(node_list))
 
 
-def _inside(start: float, end: float | None, window: tuple[float, float]) -> float:
+def _compute_overlap(start: float, end: float | None, window: tuple[float, float]) -> float:
     return max(0.0, min(window[1], window[1] if end is None else end) - max(window[0], start))
 
 
-def _jobs(count: int) -> str:
+def _format_jobs(count: int) -> str:
     return f"{count:,} job" + ("s" if count != 1 else "")
 
 
-def _are(count: int) -> str:
+def _format_verb(count: int) -> str:
     return "is" if count == 1 else "are"

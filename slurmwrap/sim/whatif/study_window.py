@@ -34,10 +34,10 @@ def end_of(load: Load) -> float:
     return max(known, default=0.0)
 
 
-def enter(load: Load, since: float) -> tuple[tuple[SimJob, ...], tuple[Actual, ...]]:
+def select_entering_jobs(load: Load, since: float) -> tuple[tuple[SimJob, ...], tuple[Actual, ...]]:
     """The jobs as they enter a replay that begins before `since`, renumbered in that order, and what became of them."""
     timed = [
-        (job if job.submit_s >= since else replace(job, submit_s=_entry(job, actual, since)), actual)
+        (job if job.submit_s >= since else replace(job, submit_s=_compute_entry(job, actual, since)), actual)
         for job, actual in zip(load.jobs, load.actual, strict=True)
     ]
     timed.sort(key=lambda pair: (pair[0].submit_s, pair[0].number))
@@ -45,11 +45,11 @@ def enter(load: Load, since: float) -> tuple[tuple[SimJob, ...], tuple[Actual, .
     return jobs, tuple(actual for _, actual in timed)
 
 
-def _entry(job: SimJob, actual: Actual, since: float) -> float:
+def _compute_entry(job: SimJob, actual: Actual, since: float) -> float:
     return actual.start_s if actual.start_s < since else max(job.submit_s, since)
 
 
-def counted(jobs: Sequence[SimJob], actual: Sequence[Actual], window: tuple[float, float]) -> list[SimJob]:
+def select_counted_jobs(jobs: Sequence[SimJob], actual: Sequence[Actual], window: tuple[float, float]) -> list[SimJob]:
     """Those that could first run in the window, and whose end is known."""
     since, until = window
     return [

@@ -46,7 +46,7 @@ def gpu_hours(job: SimJob, actual: Actual) -> float:
     return 0.0 if actual.end_s is None else job.gpus * max(0.0, actual.end_s - actual.start_s) / _HOUR
 
 
-def anonymous(jobs: Sequence[SimJob]) -> tuple[SimJob, ...]:
+def anonymize_users(jobs: Sequence[SimJob]) -> tuple[SimJob, ...]:
     """Users as u1, u2, … in the order in which they first appear. Who has no name gets none: he may be several."""
     names = {"": ""}
     return tuple(replace(job, user=names.setdefault(job.user, f"u{len(names)}")) for job in jobs)

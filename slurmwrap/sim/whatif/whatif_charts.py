@@ -93,7 +93,7 @@ class Ranges:
 def saving_ranges(failures: FailureStudy) -> Ranges:
     """Of every arm but the one that things are compared with."""
     arms = failures.arms[1:]
-    ends = [_ends(arm.saved_gpu_hours) for arm in arms]
+    ends = [_get_ends(arm.saved_gpu_hours) for arm in arms]
     least, most = min(0.0, *(low for low, _ in ends)), max(0.0, *(high for _, high in ends))
     width = max(1e-9, most - least)
     ranges = tuple(
@@ -109,7 +109,7 @@ def saving_ranges(failures: FailureStudy) -> Ranges:
     return Ranges(zero=-least / width, ranges=ranges)
 
 
-def _ends(interval: Interval) -> tuple[float, float]:
+def _get_ends(interval: Interval) -> tuple[float, float]:
     mean = interval.mean
     return mean if interval.low is None else interval.low, mean if interval.high is None else interval.high
 
@@ -118,7 +118,9 @@ def delay_charts(study: Study) -> tuple[Lines, ...]:
     """The distribution of the queueing delay, one chart per class of GPUs."""
     real = study.arms[0]
     return tuple(
-        _distribution(study, delays.label, delays.jobs, _class_curves(study, delays.label, _queueing), "waited")
+        _plot_distribution(
+            study, delays.label, delays.jobs, _class_curves(study, delays.label, _get_queueing), "waited"
+        )
         for delays in real.classes
     )
 
@@ -126,7 +128,7 @@ def delay_charts(study: Study) -> tuple[Lines, ...]:
 def jct_chart(study: Study) -> Lines:
     """The distribution of the JCT of all measured jobs."""
     curves = [(arm.name, arm.all.jct_within) for arm in study.arms]
-    return _distribution(study, "all jobs", study.jobs, curves, "had ended after")
+    return _plot_distribution(study, "all jobs", study.jobs, curves, "had ended after")
 
 
 def busy_chart(study: Study, zone: tzinfo | None) -> Lines:
@@ -135,11 +137,13 @@ def busy_chart(study: Study, zone: tzinfo | None) -> Lines:
     parts = len(study.arms[0].busy)
     step = (right - left) / parts
     paths = {
-        arm.name: _stairs([(left + i * step, _high(v, top, bottom)) for i, v in enumerate(arm.busy)], right)
+        arm.name: _draw_stairs(
+            [(left + i * step, _compute_height(v, top, bottom)) for i, v in enumerate(arm.busy)], right
+        )
         for arm in study.arms
     }
     filled = f"{paths[REAL]}V{bottom:.1f}H{left:.1f}Z"
-    lines = _layered(
+    lines = _order_layers(
         ChartLine(arm=name, path=path, area=filled if name == REAL else "") for name, path in paths.items()
     )
     means = ", ".join(f"{arm.name} {arm.gpu_utilisation:.0%}" for arm in study.arms)
@@ -152,8 +156,8 @@ def busy_chart(study: Study, zone: tzinfo | None) -> Lines:
         top=top,
         right=right,
         bottom=bottom,
-        xs=_dates(study.window.since, study.window.until, left, right, zone),
-        ys=_percents(top, bottom),
+        xs=_make_date_ticks(study.window.since, study.window.until, left, right, zone),
+        ys=_make_percent_ticks(top, bottom),
         lines=lines,
     )
 
@@ -164,18 +168,18 @@ def locality_bars(study: Study) -> tuple[Bars, ...]:
         Bars(
             label=real.label,
             jobs=real.jobs,
-            bars=tuple(ChartBar(arm=arm.name, share=_fewest(arm, real.label)) for arm in study.arms),
+            bars=tuple(ChartBar(arm=arm.name, share=_compute_fewest_share(arm, real.label)) for arm in study.arms),
         )
         for real in study.arms[0].locality
     )
 
 
-def _fewest(arm: StudyWorld, label: str) -> float:
+def _compute_fewest_share(arm: StudyWorld, label: str) -> float:
     found = next(one for one in arm.locality if one.label == label)
     return found.fewest / found.jobs
 
 
-def _queueing(delays: Delays) -> Sequence[float]:
+def _get_queueing(delays: Delays) -> Sequence[float]:
     return delays.queueing_within
 
 
@@ -186,16 +190,20 @@ def _class_curves(study: Study, label: str, pick: Callable[[Delays], Sequence[fl
     return [(arm.name, pick(next(one for one in arm.classes if one.label == label))) for arm in study.arms]
 
 
-def _distribution(study: Study, title: str, jobs: int, curves: Curves, verb: str) -> Lines:
+def _plot_distribution(study: Study, title: str, jobs: int, curves: Curves, verb: str) -> Lines:
     """Shares over a logarithmic axis of time that ends where every curve has arrived."""
     left, right, top, bottom = LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM
-    most = _reach(study.grid_s, [shares for _, shares in curves])
+    most = _find_reach(study.grid_s, [shares for _, shares in curves])
     x_of = _log_axis(most, left, right)
     points = {
-        name: [(x_of(at), _high(s, top, bottom)) for at, s in zip(study.grid_s, shares, strict=True) if at <= most]
+        name: [
+            (x_of(at), _compute_height(s, top, bottom))
+            for at, s in zip(study.grid_s, shares, strict=True)
+            if at <= most
+        ]
         for name, shares in curves
     }
-    lines = _layered(ChartLine(arm=name, path=_stairs(along, right)) for name, along in points.items())
+    lines = _order_layers(ChartLine(arm=name, path=_draw_stairs(along, right)) for name, along in points.items())
     ticks = [Tick(at=x_of(s), label=word) for s, word in _AXIS if s <= most]
     return Lines(
         title=title,
@@ -206,14 +214,14 @@ def _distribution(study: Study, title: str, jobs: int, curves: Curves, verb: str
         top=top,
         right=right,
         bottom=bottom,
-        xs=_apart(ticks),
-        ys=_percents(top, bottom),
+        xs=_space_labels(ticks),
+        ys=_make_percent_ticks(top, bottom),
         lines=lines,
         note=f"{jobs:,} job" + ("s" if jobs != 1 else ""),
     )
 
 
-def _layered(lines: Iterable[ChartLine]) -> tuple[ChartLine, ...]:
+def _order_layers(lines: Iterable[ChartLine]) -> tuple[ChartLine, ...]:
     """The dashed line last: where two lines are one, both are seen."""
     return tuple(sorted(lines, key=lambda line: line.arm == PLAIN))
 
@@ -227,7 +235,7 @@ def _in_words(grid: Sequence[float], curves: Curves) -> str:
     return "; ".join(told) + "."
 
 
-def _reach(grid: Sequence[float], curves: Iterable[Sequence[float]]) -> float:
+def _find_reach(grid: Sequence[float], curves: Iterable[Sequence[float]]) -> float:
     """The first mark of the axis by which all curves are complete, at least one minute."""
     last = max(grid[next((i for i, s in enumerate(shares) if s >= 1.0), len(grid) - 1)] for shares in curves)
     return float(next((s for s, _ in _AXIS if s >= max(60.0, last * 0.999)), grid[-1]))
@@ -238,21 +246,21 @@ def _log_axis(most: float, left: float, right: float) -> Callable[[float], float
     return lambda at: left + (right - left) * log10(max(least, at) / least) / log10(most / least)
 
 
-def _stairs(points: Sequence[tuple[float, float]], right: float) -> str:
+def _draw_stairs(points: Sequence[tuple[float, float]], right: float) -> str:
     """Steps from point to point, on to the right edge: nothing is drawn that was not counted."""
     (x, y), *rest = points
     return f"M{x:.1f} {y:.1f}" + "".join(f"H{x:.1f}V{y:.1f}" for x, y in rest) + f"H{right:.1f}"
 
 
-def _high(share: float, top: float, bottom: float) -> float:
+def _compute_height(share: float, top: float, bottom: float) -> float:
     return bottom - (bottom - top) * share
 
 
-def _percents(top: float, bottom: float) -> tuple[Tick, ...]:
-    return tuple(Tick(at=_high(part / 4, top, bottom), label=f"{25 * part} %") for part in range(5))
+def _make_percent_ticks(top: float, bottom: float) -> tuple[Tick, ...]:
+    return tuple(Tick(at=_compute_height(part / 4, top, bottom), label=f"{25 * part} %") for part in range(5))
 
 
-def _apart(ticks: Sequence[Tick]) -> tuple[Tick, ...]:
+def _space_labels(ticks: Sequence[Tick]) -> tuple[Tick, ...]:
     """All ticks, but no label that would touch the one before."""
     shown: list[Tick] = []
     last = -_LABELS_APART
@@ -263,7 +271,7 @@ def _apart(ticks: Sequence[Tick]) -> tuple[Tick, ...]:
     return tuple(shown)
 
 
-def _dates(since: float, until: float, left: float, right: float, zone: tzinfo | None) -> tuple[Tick, ...]:
+def _make_date_ticks(since: float, until: float, left: float, right: float, zone: tzinfo | None) -> tuple[Tick, ...]:
     """Midnights, at most about eight of them; hours where the window is shorter than two days."""
     days = (until - since) / 86400
     if days < 2:
@@ -281,4 +289,4 @@ def _dates(since: float, until: float, left: float, right: float, zone: tzinfo |
                 Tick(at=at, label=moment.strftime(form).lstrip("0") if form != "%H:%M" else moment.strftime(form))
             )
         moment += step
-    return _apart(ticks[:60])
+    return _space_labels(ticks[:60])

@@ -12,7 +12,7 @@ from in_process import Runner
 from shells import Desk, completion_script
 from waiting import allow
 
-from slurmwrap.cli.completion.completion_command import Shell, script
+from slurmwrap.cli.completion.completion_command import Shell, render_script
 from slurmwrap.cli.completion.completion_tables import gsub_offers, slurmwrap_commands
 from slurmwrap.cli.completion.option_menus import NOT_OFFERED, OWN_WORDS, SBATCH_WORDS
 from slurmwrap.cli.slurmwrap import app
@@ -102,7 +102,7 @@ def test_install_puts_it_where_the_shell_looks(words: list[str], files: set[str]
         code, said = _install(tmp_path, *words)
         assert code == 0, said
     assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()} == files
-    text = script(Shell(words[0]), ROOT, sbatch="--sbatch" in words)
+    text = render_script(Shell(words[0]), ROOT, sbatch="--sbatch" in words)
     assert {(tmp_path / name).read_text(encoding="utf-8") for name in files} == {text}
 
 

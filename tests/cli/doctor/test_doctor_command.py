@@ -29,13 +29,13 @@ from slurmwrap.cli.doctor.check_records import (
     CheckContext,
     CheckResult,
     CheckSpec,
-    folded,
-    worst,
+    find_worst_state,
+    fold_nodes,
 )
 from slurmwrap.cli.doctor.check_registry import LOOKS
 from slurmwrap.cli.doctor.doctor_command import EXIT, code_of
-from slurmwrap.cli.doctor.doctor_output import as_json, explained, listed, one_line
-from slurmwrap.cli.doctor.run_checks import examine
+from slurmwrap.cli.doctor.doctor_output import as_json, explain_check, format_checks, one_line
+from slurmwrap.cli.doctor.run_checks import run_all_checks
 from slurmwrap.cli.slurmwrap import app
 from slurmwrap.config import Config, LogSection, Mail, SiteSection
 from slurmwrap.errors import UsageError
@@ -195,7 +195,7 @@ def test_a_check_explains_itself(tmp_path: Path) -> None:
 def test_every_check_has_words_and_a_name_of_its_own() -> None:
     assert len({look.name for look in LOOKS}) == len(LOOKS)
     assert [look.name for look in LOOKS if not (look.about.endswith(".") and look.mend.endswith("."))] == []
-    assert [look.name for look in LOOKS if max(map(len, explained(look).splitlines())) > 80] == []
+    assert [look.name for look in LOOKS if max(map(len, explain_check(look).splitlines())) > 80] == []
 
 
 def test_the_page_is_as_it_is_generated() -> None:
@@ -229,7 +229,7 @@ def test_a_check_that_goes_wrong_or_hangs_is_told_and_the_others_go_on() -> None
 
     looks = [a_look("bad", bad), a_look("hangs", hangs, 0.5), a_look("dies", dies), a_look("good", good)]
     told: set[str] = set()
-    assert examine(ground(), looks, told.update) == (
+    assert run_all_checks(ground(), looks, told.update) == (
         CheckResult(name="bad", state=UNKNOWN, text="the check itself failed: RuntimeError: no"),
         CheckResult(
             name="hangs", state=FAIL, text="no answer within 0.5 s", hint="Something it waits for hangs. It looks."
@@ -247,7 +247,7 @@ def test_what_a_check_started_ends_with_it(tmp_path: Path) -> None:
         subprocess.run(["/bin/sh", "-c", f"echo $$ > {note}; exec sleep 600"], check=False)
         return good(where)
 
-    examine(ground(), [a_look("hangs", hangs, allow(0.5))])
+    run_all_checks(ground(), [a_look("hangs", hangs, allow(0.5))])
     pid = int(note.read_text())
     wait_until(lambda: not is_alive(pid), "the check's child has ended")
 
@@ -273,11 +273,11 @@ def is_alive(pid: int) -> bool:
 )
 def test_the_worst_counts_and_what_was_skipped_does_not(states: tuple[str, ...], wanted: str, code: int) -> None:
     found = [CheckResult(name="x", state=state, text="") for state in states]
-    assert (worst(found), code_of(found)) == (wanted, code)
+    assert (find_worst_state(found), code_of(found)) == (wanted, code)
 
 
 def test_text_of_others_is_harmless() -> None:
-    told = listed([CheckResult(name="x", state=OK, text="cluster '\033[2Jlab'")], [a_look("x", good)], plain)
+    told = format_checks([CheckResult(name="x", state=OK, text="cluster '\033[2Jlab'")], [a_look("x", good)], plain)
     assert told == "For you, on this host\nok      x  cluster '\\x1b[2Jlab'\n\n1 ok."
     assert one_line([CheckResult(name="x", state=FAIL, text="a|b\n\033")]).startswith(
         "slurmwrap CRITICAL: x: a/b \\x1b | ok=0 "
@@ -286,14 +286,14 @@ def test_text_of_others_is_harmless() -> None:
 
 def test_nodes_of_which_the_same_is_said_are_one_line() -> None:
     rows = [(f"n{number:02}", "hung" if number % 2 else "well") for number in range(1, 5)] + [("n05", "hung")]
-    assert folded(rows) == ("n[01,03,05]: hung", "n[02,04]: well")
+    assert fold_nodes(rows) == ("n[01,03,05]: hung", "n[02,04]: well")
 
 
 def test_checks_that_were_skipped_for_one_reason_are_one_row_and_details_are_not_endless() -> None:
     skipped = [CheckResult(name=name, state=SKIP, text="no site") for name in ("a", "b")]
     many = CheckResult(name="c", state=WARN, text="odd", details=tuple(map(str, range(14))))
     looks = [replace(a_look(name, good), section=SITE) for name in ("a", "b", "c")]
-    lines = listed([*skipped, many], looks, plain).splitlines()
+    lines = format_checks([*skipped, many], looks, plain).splitlines()
     below = " " * 18
     assert lines[:4] == ["The site", "skip    2 checks  no site", f"{below}- a, b", "warn    c         odd"]
     assert lines[4:17] == [f"{below}- {number}" for number in range(12)] + [f"{below}- and 2 more: --json has all"]
@@ -303,15 +303,15 @@ def test_what_is_not_there_yet_is_not_said_to_be_roots(tmp_path: Path) -> None:
     for state_dir in (tmp_path / "missing", tmp_path):
         where = ground(site=SiteSection(state_dir=str(state_dir)))
         for check in (
-            node_checks.hooks(where),
-            node_checks.clocks(where),
-            node_checks.drivers(where),
+            node_checks.check_hooks_on_nodes(where),
+            node_checks.check_node_clocks(where),
+            node_checks.check_node_drivers(where),
             node_checks.set_aside(where),
         ):
             said = f"there is no {state_dir}/site.db here: it is the controller's"
             assert (check.state, check.text.partition(",")[0]) == (SKIP, said)
     missing = ground(site=SiteSection(state_dir=str(tmp_path / "missing")))
-    assert database_checks.site(missing).text.startswith(f"there is no {tmp_path}/missing here")
+    assert database_checks.check_site_database(missing).text.startswith(f"there is no {tmp_path}/missing here")
     assert site_checks.night_report(missing).text.startswith(f"there is no {tmp_path}/missing here")
 
 
@@ -326,7 +326,7 @@ def test_each_observation_finds_its_attempt_by_the_whole_key(tmp_path: Path) -> 
 def test_a_record_that_the_reconciler_takes_meanwhile_is_no_fault(tmp_path: Path) -> None:
     for number in range(3):
         (tmp_path / f"{number}.obs").touch()
-    ages = site_checks._ages(str(tmp_path), time.time() + 60)
+    ages = site_checks._list_ages(str(tmp_path), time.time() + 60)
     next(ages)
     for path in tmp_path.iterdir():
         path.unlink()
@@ -341,7 +341,7 @@ def test_where_nothing_could_be_looked_at_programs_are_told_unknown_too() -> Non
 def test_a_mail_server_is_greeted_and_gets_no_mail() -> None:
     server = Server()
     try:
-        found = site_checks.mail(ground(mail=Mail(server=server.address)))
+        found = site_checks.check_mail(ground(mail=Mail(server=server.address)))
         assert found == CheckResult(name="mail", state=OK, text=f"{server.address} answers: 250 ok")
         assert server.messages() == []
     finally:
@@ -351,7 +351,7 @@ def test_a_mail_server_is_greeted_and_gets_no_mail() -> None:
 def test_a_mail_server_that_is_away_is_a_failure() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-    assert site_checks.mail(ground(mail=Mail(server=address))).state == FAIL
+    assert site_checks.check_mail(ground(mail=Mail(server=address))).state == FAIL
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a spool is root's or SlurmUser's")
@@ -372,7 +372,7 @@ def test_a_spool_is_probed_and_left_as_it_was(
     spool.mkdir()
     os.chown(spool, owner, owner)
     spool.chmod(mode)
-    found = site_checks.spool(ground(site=SiteSection(spool=str(spool), munge_socket=munge_socket)))
+    found = site_checks.check_spool(ground(site=SiteSection(spool=str(spool), munge_socket=munge_socket)))
     assert (found.state, found.text) == (OK if "written" in said else FAIL, f"{spool}: {said}")
     assert list(spool.iterdir()) == []
 
@@ -382,7 +382,7 @@ def test_records_that_wait_for_long_are_told(tmp_path: Path) -> None:
         path = tmp_path / f"{number}-n1-{'0' * 32}.obs"
         path.touch()
         os.utime(path, (time.time() - age, time.time() - age))
-    found = site_checks.waiting(ground(site=SiteSection(spool=str(tmp_path))))
+    found = site_checks.check_waiting_records(ground(site=SiteSection(spool=str(tmp_path))))
     assert (found.state, found.text) == (WARN, "2 records wait for more than 10 minutes, the oldest for 2 hours")
     assert found.figures["spool_waiting"] == 3
 
@@ -422,5 +422,5 @@ def test_a_file_that_cannot_be_read_for_ever_hangs_nothing(tmp_path: Path, monke
 def test_a_journal_that_does_not_listen_is_told(to: str, wanted: tuple[str, str]) -> None:
     if to == "journal" and Path(SOCKET).exists():
         pytest.skip("a journald listens on this machine")
-    found = site_checks.log(ground(log=LogSection(to=to)))
+    found = site_checks.check_log(ground(log=LogSection(to=to)))
     assert (found.state, found.text[: len(wanted[1])]) == wanted

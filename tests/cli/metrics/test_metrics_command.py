@@ -20,9 +20,9 @@ from synthetic_year import fill
 from waiting import allow
 
 from slurmwrap.cli.doctor.check_records import OK, SKIP, WARN, CheckContext
-from slurmwrap.cli.doctor.metrics_checks import textfile as textfile_check
+from slurmwrap.cli.doctor.metrics_checks import check_textfile as textfile_check
 from slurmwrap.cli.metrics import metrics_command as metrics
-from slurmwrap.cli.metrics.metric_families import FAMILIES, Round, _heap, figures
+from slurmwrap.cli.metrics.metric_families import FAMILIES, Round, _count_spool_files, collect_families
 from slurmwrap.cli.reconcile_maintenance import PRUNE_EVERY_S, Housekeeping
 from slurmwrap.config import Config, Retention, SiteSection
 from slurmwrap.config import Metrics as MetricsSettings
@@ -43,7 +43,7 @@ def test_a_link_in_the_spool_is_no_file_that_waits(tmp_path: Path) -> None:
     (tmp_path / "1.obs").write_text("x")
     (tmp_path / "2.obs").symlink_to(tmp_path / "1.obs")
     (tmp_path / ".3.obs").write_text("being written")
-    assert _heap(tmp_path) == (1, (tmp_path / "1.obs").stat().st_mtime)
+    assert _count_spool_files(tmp_path) == (1, (tmp_path / "1.obs").stat().st_mtime)
 
 
 PAGE = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text(encoding="utf-8")
@@ -78,7 +78,7 @@ def config_of(site: Path, textfile: str = "") -> Config:
 
 def text_of(site: Path, form: metrics.Format = metrics.Format.PROMETHEUS, newest: Round = Round()) -> str:  # noqa: B008
     with Database.open(site, readonly=True) as store:
-        return metrics.text_of(figures(store, config_of(site), NOW, newest), form)
+        return metrics.text_of(collect_families(store, config_of(site), NOW, newest), form)
 
 
 def samples(families: Iterable[Any]) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -291,7 +291,7 @@ def test_doctor_tells_whether_the_figures_are_written(site: Path, monkeypatch: p
     assert looked(site, str(out), NOW) == (WARN, f"{out.parent} is not there")
     out.parent.mkdir()
     assert looked(site, str(out), NOW) == (WARN, f"{out}: No such file or directory")
-    metrics.write(out, "")
+    metrics.write_textfile(out, "")
     written = out.stat().st_mtime
     assert looked(site, str(out), written + 250) == (OK, f"{out}, 250 s old")
     assert looked(site, str(out), written + 400) == (WARN, f"{out} was written 400 s ago")

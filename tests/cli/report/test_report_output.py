@@ -174,7 +174,7 @@ def reports(tmp_path: Path) -> Path:
 def test_a_night_leaves_its_pages_an_index_and_the_mark(tmp_path: Path) -> None:
     config = site(tmp_path)
     assert report_nightly.last_made(config) is None
-    page = report_nightly.nightly(nights.full(), config, UTC, nights.UNTIL + 90)
+    page = report_nightly.write_night(nights.full(), config, UTC, nights.UNTIL + 90)
     assert page == reports(tmp_path) / "2026-11-22.html"
     assert sorted(path.name for path in reports(tmp_path).iterdir()) == [
         "2026-11-22.html",
@@ -197,7 +197,7 @@ def test_a_night_leaves_its_pages_an_index_and_the_mark(tmp_path: Path) -> None:
 def test_the_index_lists_the_nights_newest_first_with_their_verdicts(tmp_path: Path) -> None:
     config = site(tmp_path)
     for report in (nights.empty(), _later(nights.full(), 1)):
-        report_nightly.nightly(report, config, UTC, nights.UNTIL)
+        report_nightly.write_night(report, config, UTC, nights.UNTIL)
     index = (reports(tmp_path) / "index.html").read_text(encoding="utf-8")
     listed = [line for line in index.splitlines() if line.startswith("<tr><th")]
     assert len(listed) == 2
@@ -211,7 +211,7 @@ def test_the_index_lists_the_nights_newest_first_with_their_verdicts(tmp_path: P
 def test_a_night_that_is_made_again_later_is_not_the_newest(tmp_path: Path) -> None:
     config = site(tmp_path)
     for days in (1, 0):
-        report_nightly.nightly(_later(nights.empty(), days), config, UTC, nights.UNTIL)
+        report_nightly.write_night(_later(nights.empty(), days), config, UTC, nights.UNTIL)
     newest = (reports(tmp_path) / "2026-11-23.html").read_bytes()
     assert (reports(tmp_path) / "latest.html").read_bytes() == newest
 
@@ -228,21 +228,21 @@ def test_a_night_begins_where_the_last_one_ended(tmp_path: Path) -> None:
         (-30, -54, False),  # of an earlier time, asked for by hand
     ]
     ends = [nights.UNTIL + hours * 3600 for hours, _, _ in cases]
-    assert [report_nightly.beginning(config, end, UTC) for end in ends] == [end - DAY for end in ends]
-    report_nightly.nightly(nights.empty(), config, UTC, nights.UNTIL)  # from 06:00 to 06:00
-    begins = [report_nightly.beginning(config, end, UTC) for end in ends]
+    assert [report_nightly.find_night_start(config, end, UTC) for end in ends] == [end - DAY for end in ends]
+    report_nightly.write_night(nights.empty(), config, UTC, nights.UNTIL)  # from 06:00 to 06:00
+    begins = [report_nightly.find_night_start(config, end, UTC) for end in ends]
     assert begins == [nights.UNTIL + hours * 3600 for _, hours, _ in cases]
     told = ("No night has what ended before: slurmwrap report --since 2026-11-22T06:00 --until 2026-11-22T18:00",)
-    left_out = [report_nightly.left_out(config, begin, UTC) for begin in begins]
+    left_out = [report_nightly.list_left_out_hours(config, begin, UTC) for begin in begins]
     assert left_out == [told if lost else () for _, _, lost in cases]
 
 
 def test_a_mark_that_cannot_be_read_is_none(tmp_path: Path) -> None:
     config = site(tmp_path)
-    report_nightly.nightly(nights.empty(), config, UTC, nights.UNTIL)
+    report_nightly.write_night(nights.empty(), config, UTC, nights.UNTIL)
     for text in ("", "x y", "1 2 3", "5 4", "nan nan"):
         (reports(tmp_path) / "covered").write_text(text)
-        assert report_nightly.beginning(config, nights.UNTIL, UTC) == nights.UNTIL - DAY
+        assert report_nightly.find_night_start(config, nights.UNTIL, UTC) == nights.UNTIL - DAY
 
 
 def _later(report: Any, days: int) -> Any:
@@ -252,9 +252,9 @@ def _later(report: Any, days: int) -> Any:
 def test_old_nights_are_taken_away_and_nothing_else(tmp_path: Path) -> None:
     config = site(tmp_path, report=Report(keep_d=2))
     for day in range(5):
-        report_nightly.nightly(_later(nights.empty(), day), config, UTC, nights.UNTIL)
+        report_nightly.write_night(_later(nights.empty(), day), config, UTC, nights.UNTIL)
     (reports(tmp_path) / "2020-01-01.notes").touch()
-    report_nightly.nightly(_later(nights.empty(), 5), config, UTC, nights.UNTIL)
+    report_nightly.write_night(_later(nights.empty(), 5), config, UTC, nights.UNTIL)
     kept = sorted(path.name for path in reports(tmp_path).iterdir() if path.suffix in (".html", ".notes"))
     assert kept == [
         "2020-01-01.notes",
@@ -268,7 +268,7 @@ def test_old_nights_are_taken_away_and_nothing_else(tmp_path: Path) -> None:
 
 def test_a_night_is_mailed_to_everybody_also_a_quiet_one(tmp_path: Path, server: Server) -> None:
     mail, to = Mail(server=server.address, sender="night@example.org"), Report(to="a@example.org, b@example.org")
-    report_nightly.nightly(nights.empty(), site(tmp_path, mail=mail, report=to), UTC, nights.UNTIL)
+    report_nightly.write_night(nights.empty(), site(tmp_path, mail=mail, report=to), UTC, nights.UNTIL)
     (message,) = server.messages()
     assert (message["From"], message["To"]) == ("night@example.org", "a@example.org, b@example.org")
     assert message["Subject"] == "slurmwrap, cluster aurora: Nothing ended in this time."
@@ -277,7 +277,7 @@ def test_a_night_is_mailed_to_everybody_also_a_quiet_one(tmp_path: Path, server:
 def test_where_mail_fails_the_pages_are_there_and_the_mark_is_not(tmp_path: Path) -> None:
     config = site(tmp_path, mail=Mail(server="127.0.0.1:1"), report=Report(to="a@example.org"))
     with pytest.raises(StoreError, match=r"mail to a@example\.org by 127\.0\.0\.1:1"):
-        report_nightly.nightly(nights.empty(), config, UTC, nights.UNTIL)
+        report_nightly.write_night(nights.empty(), config, UTC, nights.UNTIL)
     assert (reports(tmp_path) / "2026-11-22.html").exists()
     assert report_nightly.last_made(config) is None
 
@@ -286,7 +286,7 @@ def test_a_directory_that_cannot_be_written_is_one_error(tmp_path: Path) -> None
     (tmp_path / "file").touch()
     config = site(tmp_path, report=Report(directory=str(tmp_path / "file" / "reports")))
     with pytest.raises(StoreError, match=r"the night report could not be written: .*/file/reports: Not a directory"):
-        report_nightly.nightly(nights.empty(), config, UTC, nights.UNTIL)
+        report_nightly.write_night(nights.empty(), config, UTC, nights.UNTIL)
 
 
 def test_nightly_is_the_sites_and_takes_no_place(slurmwrap: Run) -> None:

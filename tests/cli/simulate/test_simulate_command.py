@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from slurmwrap.cli.simulate.simulate_command import ProgressLine, _cleared
-from slurmwrap.cli.simulate.simulate_output import Ran, page
+from slurmwrap.cli.simulate.simulate_command import ProgressLine, _clear_progress
+from slurmwrap.cli.simulate.simulate_output import Ran, format_simulations
 from slurmwrap.console import Console
 from slurmwrap.errors import SlurmwrapError, TraceError, UsageError
-from slurmwrap.sim.run_simulation import MODES, Simulation, simulate
+from slurmwrap.sim.run_simulation import MODES, Simulation, run_simulation
 from slurmwrap.sim.sim_cluster import servers_of
 from slurmwrap.sim.trace.sacct_dump import COMMAND
-from slurmwrap.sim.trace.synergy_loads import generate
+from slurmwrap.sim.trace.synergy_loads import generate_load
 
 Run = Callable[..., Result]
 DATA = Path(__file__).parents[2] / "data"
@@ -170,25 +170,29 @@ def test_no_line_is_longer_than_the_terminal() -> None:
     servers = servers_of(4, gpus=8, cpus=24, mem_gb=500)
     runs = []
     for seed, mode, placement in product((1, 2), MODES, ("any", "consolidate")):
-        jobs = generate("synergy-dynamic", seed=seed, jobs=60, gpu_demand="synthetic")
+        jobs = generate_load("synergy-dynamic", seed=seed, jobs=60, gpu_demand="synthetic")
         asked = Simulation(jobs=jobs, servers=servers, mode=mode, placement=placement, policy="gittins")
-        outcome, summary = simulate(asked)
+        outcome, summary = run_simulation(asked)
         runs.append(Ran(trace="a/rather/long/name/of/a/load", seed=seed, simulation=asked, outcome=outcome,
                         summary=summary))  # fmt: skip
     for columns in (80, 100, 120):
-        pages = (page(runs, columns), page([ran for ran in runs if ran.seed == 1], columns), page(runs[:1], columns))
+        pages = (
+            format_simulations(runs, columns),
+            format_simulations([ran for ran in runs if ran.seed == 1], columns),
+            format_simulations(runs[:1], columns),
+        )
         assert [line for text in pages for line in text.splitlines() if len(line) > columns] == []
 
 
 def test_on_a_narrow_terminal_the_spread_is_one_table_per_measure() -> None:
     runs = []
     for seed, policy, mode in product((1, 2), ("fifo", "gittins"), MODES):
-        jobs = generate("synergy-dynamic", seed=seed, jobs=3, jobs_per_hour=9)
+        jobs = generate_load("synergy-dynamic", seed=seed, jobs=3, jobs_per_hour=9)
         servers = servers_of(1, gpus=1, cpus=3, mem_gb=100)
         asked = Simulation(jobs=jobs, servers=servers, mode=mode, policy=policy, las_thresholds=())
-        outcome, summary = simulate(asked)
+        outcome, summary = run_simulation(asked)
         runs.append(Ran(trace="t", seed=seed, simulation=asked, outcome=outcome, summary=summary))
-    heads = [line for line in page(runs, 80).splitlines() if line.startswith("  world")]
+    heads = [line for line in format_simulations(runs, 80).splitlines() if line.startswith("  world")]
     assert heads == [
         "  world   policy   makespan h       x (least-most)",
         "  world   policy   mean JCT h       x (least-most)",
@@ -405,7 +409,7 @@ def test_progress_begins_after_a_second_and_is_not_redrawn_too_often() -> None:
 
 def test_after_an_interruption_no_line_of_progress_is_left() -> None:
     stream = io.StringIO()
-    with pytest.raises(KeyboardInterrupt), _cleared(Console("simulate", stream, tty=True)):
+    with pytest.raises(KeyboardInterrupt), _clear_progress(Console("simulate", stream, tty=True)):
         stream.write("\r\033[Krounds: 2 of 1,000")
         raise KeyboardInterrupt
     assert stream.getvalue().endswith("\r\033[K")

@@ -12,7 +12,7 @@ from whatif.month import month
 from slurmwrap.cli.whatif.whatif_command import left
 from slurmwrap.cli.whatif.whatif_sentences import believe, brief, headline, pre_run_words, saved_words, signed, span
 from slurmwrap.sim.failures.study_result import FailureStudy, Interval
-from slurmwrap.sim.trace.read_trace import parse
+from slurmwrap.sim.trace.read_trace import parse_trace
 from slurmwrap.sim.whatif.cluster_shape import site_of_dump
 from slurmwrap.sim.whatif.make_study import StudyOptions, study_of
 from slurmwrap.sim.whatif.whatif_study import DelayFit, Study
@@ -20,7 +20,7 @@ from slurmwrap.sim.whatif.whatif_study import DelayFit, Study
 
 @cache
 def study() -> Study:
-    load = parse(month(jobs=250, nodes=2, seed=5).splitlines(), "month.psv")
+    load = parse_trace(month(jobs=250, nodes=2, seed=5).splitlines(), "month.psv")
     found = study_of(load, site_of_dump(load), {}, StudyOptions())
     return replace(found, trust=replace(found.trust, word="close"))
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from whatif.month import month
 
 from slurmwrap.cli.whatif.whatif_workers import studied
-from slurmwrap.sim.trace.read_trace import parse
+from slurmwrap.sim.trace.read_trace import parse_trace
 from slurmwrap.sim.whatif.cluster_shape import site_of_dump
 from slurmwrap.sim.whatif.make_study import StudyOptions, study_of, submissions_of
 
 
 def test_side_by_side_gives_the_same_study_as_one_after_the_other() -> None:
-    load = parse(month(jobs=80, nodes=2, seed=5).splitlines(), "month.psv")
+    load = parse_trace(month(jobs=80, nodes=2, seed=5).splitlines(), "month.psv")
     site = site_of_dump(load)
     said = submissions_of(load, site, {}, StudyOptions())
     beside = studied(said, lambda words, done, of: None, large=0)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurmwrap.placement.demand import Server
-from slurmwrap.sim.engines import SchedulerParams, play
+from slurmwrap.sim.engines import SchedulerParams, play_backfill
 from slurmwrap.sim.outcome import SimOutcome
 from slurmwrap.sim.queue.policy_registry import policy_of
 from slurmwrap.sim.sim_cluster import servers_of
@@ -30,7 +30,7 @@ def job(number: int, gpus: int, work_s: float, **more: object) -> SimJob:
 def run(
     jobs: Sequence[SimJob], servers: Sequence[Server] = ONE, world: SchedulerParams = WORLD, **more: object
 ) -> SimOutcome:
-    return play(jobs, servers, world=world, profiles={}, **more)  # type: ignore[arg-type]
+    return play_backfill(jobs, servers, world=world, profiles={}, **more)  # type: ignore[arg-type]
 
 
 def test_jobs_start_in_turn_as_soon_as_they_fit() -> None:

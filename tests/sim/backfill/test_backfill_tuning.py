@@ -11,7 +11,7 @@ import pytest
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.placement.allocate import allocate
 from slurmwrap.placement.demand import Allocation, GradedSettings, JobDemand, Server, SpeedPoint
-from slurmwrap.sim.engines import SchedulerParams, play
+from slurmwrap.sim.engines import SchedulerParams, play_backfill
 from slurmwrap.sim.mechanism.mechanism import Mechanism
 from slurmwrap.sim.outcome import SimOutcome
 from slurmwrap.sim.sim_cluster import servers_of
@@ -34,7 +34,7 @@ def job(number: int, model: str, work_s: float = 600.0, **more: object) -> SimJo
 
 
 def run(jobs: Sequence[SimJob], mechanism: Mechanism | None = GRADED, world: SchedulerParams = WORLD) -> SimOutcome:
-    return play(jobs, ONE, world=world, mechanism=mechanism, profiles=KNOWN)
+    return play_backfill(jobs, ONE, world=world, mechanism=mechanism, profiles=KNOWN)
 
 
 def test_a_lone_job_is_submitted_with_its_share_at_most() -> None:

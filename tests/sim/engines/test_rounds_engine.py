@@ -13,7 +13,7 @@ from slurmwrap.errors import TraceError
 from slurmwrap.model.resource_profile import ResourceProfile, SpeedPoint
 from slurmwrap.placement.demand import Allocation, JobDemand, Server
 from slurmwrap.placement.proportional import allocate_proportional
-from slurmwrap.sim.engines.rounds_engine import play
+from slurmwrap.sim.engines.rounds_engine import play_rounds
 from slurmwrap.sim.mechanism.mechanism import Habits
 from slurmwrap.sim.outcome import SimOutcome
 from slurmwrap.sim.queue.policy_registry import policy_of
@@ -38,7 +38,7 @@ def played(
     round_s: float = 0.0,
     placement: str = "any",
 ) -> SimOutcome:
-    return play(
+    return play_rounds(
         jobs, servers, policy_of(policy, jobs), allocate_proportional, profiles={}, round_s=round_s, placement=placement
     )
 
@@ -108,7 +108,9 @@ def test_first_fit_lets_pass_but_stops_nobody() -> None:
 
 def test_plain_las_without_rounds_is_asked_again_before_anybody_ends() -> None:
     jobs = (job(0, 0, 3000, gpus=2), job(1, 1000, 2000, gpus=2))
-    outcome = play(jobs, TWO_GPUS, policy_of("las", jobs, thresholds=()), allocate_proportional, profiles={}, round_s=0)
+    outcome = play_rounds(
+        jobs, TWO_GPUS, policy_of("las", jobs, thresholds=()), allocate_proportional, profiles={}, round_s=0
+    )
     assert outcome.began_s == (0.0, 1000.0)
     assert outcome.preemptions > 2
     assert sorted(outcome.held_s) == [2000.0, 3000.0]
@@ -116,7 +118,7 @@ def test_plain_las_without_rounds_is_asked_again_before_anybody_ends() -> None:
 
 def test_a_window_ends_the_run_with_its_last_job() -> None:
     jobs = (job(0, 0, 1000), job(1, 0, 10), job(2, 500, 10))
-    outcome = play(
+    outcome = play_rounds(
         jobs, TWO_GPUS, policy_of("fifo", jobs), allocate_proportional, profiles={}, round_s=0, window=range(1, 2)
     )
     assert outcome.ended_s == (None, 10.0, None)
@@ -127,7 +129,7 @@ def test_a_window_ends_the_run_with_its_last_job() -> None:
 def test_progress_is_told_to_the_last_job() -> None:
     told: list[tuple[int, int]] = []
     jobs = (job(0, 0, 10), job(1, 0, 10), job(2, 5, 10))
-    play(
+    play_rounds(
         jobs, TWO_GPUS, policy_of("fifo", jobs), allocate_proportional, profiles={}, round_s=0,
         progress=lambda ended, count: told.append((ended, count)),
     )  # fmt: skip
@@ -178,28 +180,30 @@ def test_another_placement_is_refused() -> None:
 def test_a_job_runs_as_fast_as_the_mechanism_says_and_no_longer_when_it_says_otherwise() -> None:
     mechanism = Twice()
     jobs = (job(0, 0, 100, model="net"), job(1, 0, 100, model="net"))
-    outcome = play(jobs, TWO_GPUS, policy_of("fifo", jobs), mechanism, profiles=KNOWN, round_s=0)
+    outcome = play_rounds(jobs, TWO_GPUS, policy_of("fifo", jobs), mechanism, profiles=KNOWN, round_s=0)
     assert outcome.ended_s == (50.0, 75.0)  # 50 s at 1, then it is the first, and has 50 s of work left at 2
 
 
 def test_the_mechanism_is_asked_only_when_others_run_or_in_another_order() -> None:
     mechanism = Twice()
     jobs = tuple(job(n, n * 1000, 2950 if n else 10_000, model="net") for n in range(2))
-    play(jobs, TWO_GPUS, policy_of("fifo", jobs), mechanism, profiles=KNOWN, round_s=100)
+    play_rounds(jobs, TWO_GPUS, policy_of("fifo", jobs), mechanism, profiles=KNOWN, round_s=100)
     assert mechanism.asked[1:] == [["0"], ["0", "1"], ["0"]]  # the first question: how fast it is alone
 
 
 def test_without_a_profile_nobody_is_asked() -> None:
     mechanism = Twice()
     jobs = (job(0, 0, 100, model="other"),)
-    assert play(jobs, TWO_GPUS, policy_of("fifo", jobs), mechanism, profiles=KNOWN, round_s=0).ended_s == (100.0,)
+    assert play_rounds(jobs, TWO_GPUS, policy_of("fifo", jobs), mechanism, profiles=KNOWN, round_s=0).ended_s == (
+        100.0,
+    )
     assert mechanism.asked == []
 
 
 def test_with_the_habit_a_mechanism_is_shown_the_whole_queue() -> None:
     mechanism = Twice()
     jobs = tuple(job(n, 0, 100, gpus=2, model="net") for n in range(2))
-    play(
+    play_rounds(
         jobs, TWO_GPUS, policy_of("fifo", jobs), mechanism, profiles=KNOWN, round_s=300,
         habits=Habits(whole_queue=True),
     )  # fmt: skip
@@ -212,7 +216,7 @@ def test_who_finds_no_place_on_empty_servers_is_named_and_not_waited_for_without
 
     jobs = (job(0, 0, 100, model="net"),)
     with pytest.raises(TraceError, match="job 0 of the trace finds no place, not even on empty servers"):
-        play(jobs, TWO_GPUS, policy_of("fifo", jobs), never, profiles=KNOWN, round_s=300)
+        play_rounds(jobs, TWO_GPUS, policy_of("fifo", jobs), never, profiles=KNOWN, round_s=300)
 
 
 @pytest.mark.slow
@@ -221,7 +225,7 @@ def test_who_finds_no_place_on_empty_servers_is_named_and_not_waited_for_without
 def test_all_of_philly_ends_having_held_its_gpus_for_its_work(placement: str, round_s: float) -> None:
     jobs = tuple(open_load(Path(__file__).parents[2] / "data" / "traces" / "philly.csv.gz").jobs)
     servers = servers_of(64, gpus=8, cpus=32, mem_gb=512)
-    outcome = play(
+    outcome = play_rounds(
         jobs, servers, policy_of("srsf", jobs), allocate_proportional, profiles={}, round_s=round_s, placement=placement
     )  # fmt: skip
     assert len(jobs) == 82_247

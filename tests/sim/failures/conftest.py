@@ -12,7 +12,7 @@ from slurmwrap.config import Config
 from slurmwrap.sim.failures.draw_failures import FailingJob
 from slurmwrap.sim.failures.failure_settings import FailureSettings
 from slurmwrap.sim.failures.node_failures import hardware_of
-from slurmwrap.sim.failures.sim_judge import acting
+from slurmwrap.sim.failures.sim_judge import switch_rules_on
 from slurmwrap.sim.failures.sim_node_history import nodes_of
 from slurmwrap.sim.failures.study_world import FailureWorld
 from slurmwrap.sim.sim_cluster import servers_of
@@ -50,7 +50,7 @@ def world() -> Callable[..., FailureWorld]:
             hardware=hardware_of(SERVERS, chosen, 1),
             nodes=nodes_of(SERVERS),
             settings=chosen,
-            config=acting(config or Config()),
+            config=switch_rules_on(config or Config()),
             seed=1,
         )
 

@@ -10,7 +10,14 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from slurmwrap.sim.failures.draw_failures import FailingJob, again_s, draw, inject, kill_chances, shown_alone
+from slurmwrap.sim.failures.draw_failures import (
+    FailingJob,
+    again_s,
+    draw_failures,
+    inject_failures,
+    is_shown_alone,
+    kill_chances,
+)
 from slurmwrap.sim.failures.failure_settings import FailureSettings
 from slurmwrap.sim.failures.published_rates import FAILING_JOBS, JOBS, PHILLY, demand_class
 from slurmwrap.sim.sim_job import SimJob
@@ -29,13 +36,13 @@ def like_philly(count: int, trace: Trace) -> list[SimJob]:
 
 def test_the_same_seed_draws_the_same_and_another_one_does_not(trace: Trace) -> None:
     jobs = trace(2000)
-    assert inject(jobs, DEFAULT, 3) == inject(jobs, DEFAULT, 3)
-    assert inject(jobs, DEFAULT, 3) != inject(jobs, DEFAULT, 4)
+    assert inject_failures(jobs, DEFAULT, 3) == inject_failures(jobs, DEFAULT, 3)
+    assert inject_failures(jobs, DEFAULT, 3) != inject_failures(jobs, DEFAULT, 4)
 
 
 def test_a_job_fails_alike_whatever_other_jobs_there_are(trace: Trace) -> None:
     jobs = trace(2000)
-    one, other = ({f.number: f.reason for f in inject(part, DEFAULT, 3)} for part in (jobs, jobs[:1500]))
+    one, other = ({f.number: f.reason for f in inject_failures(part, DEFAULT, 3)} for part in (jobs, jobs[:1500]))
     both = one.keys() & other.keys()
     assert len(both) > 200
     assert {n: one[n] for n in both} == {n: other[n] for n in both}
@@ -43,7 +50,7 @@ def test_a_job_fails_alike_whatever_other_jobs_there_are(trace: Trace) -> None:
 
 def test_shares_of_failed_and_killed_jobs_are_the_published_ones(trace: Trace) -> None:
     jobs = like_philly(10_000, trace)
-    found = draw(jobs, DEFAULT, 1).values()
+    found = draw_failures(jobs, DEFAULT, 1).values()
     fails, killed = sum(bool(f.category) for f in found), sum(f.killed for f in found)
     for count, share in ((fails, FAILING_JOBS), (killed, DEFAULT.killed_jobs)):
         assert count / len(jobs) == pytest.approx(share, abs=4 * sqrt(share * (1 - share) / len(jobs)))
@@ -58,7 +65,7 @@ def test_killed_jobs_hold_the_published_share_of_gpu_time() -> None:
 
 def test_failed_jobs_are_of_table_7s_causes_and_tried_as_often(trace: Trace) -> None:
     """Chi-square over the causes with enough jobs: 0.1 % of draws would be further away."""
-    found = inject(like_philly(60_000, trace), DEFAULT, 5)
+    found = inject_failures(like_philly(60_000, trace), DEFAULT, 5)
     seen, whole = Counter(f.reason for f in found), sum(c.jobs for c in PHILLY)
     expected = {c.reason: c.jobs / whole * len(found) for c in PHILLY if c.jobs / whole * len(found) >= 10}
     distance = sum((seen[reason] - count) ** 2 / count for reason, count in expected.items())
@@ -76,7 +83,7 @@ def test_failed_jobs_are_of_table_7s_causes_and_tried_as_often(trace: Trace) -> 
 @pytest.mark.parametrize(("gpus", "column"), [(1, 0), (4, 1), (8, 2)])
 def test_the_cause_follows_the_demand(trace: Trace, gpus: int, column: int) -> None:
     assert demand_class(gpus) == column
-    found = inject(trace(8000, gpus=(gpus,)), DEFAULT, 2)
+    found = inject_failures(trace(8000, gpus=(gpus,)), DEFAULT, 2)
     jobs = {c.reason: c.by_demand[column] / c.repetition for c in PHILLY}
     top = max(jobs, key=lambda reason: jobs[reason])
     share = sum(f.reason == top for f in found) / len(found)
@@ -85,18 +92,18 @@ def test_the_cause_follows_the_demand(trace: Trace, gpus: int, column: int) -> N
 
 def test_a_users_failures_recur_as_in_the_table(trace: Trace) -> None:
     """Jobs per user and cause, on a trace of a tenth of Philly's size."""
-    found = [f for f in inject(like_philly(JOBS // 10, trace), DEFAULT, 1) if f.category == "incorrect_inputs"]
+    found = [f for f in inject_failures(like_philly(JOBS // 10, trace), DEFAULT, 1) if f.category == "incorrect_inputs"]
     cause = next(c for c in PHILLY if c.category == "incorrect_inputs")
     assert len(found) / len({f.uid for f in found}) == pytest.approx(cause.jobs / cause.users, rel=0.2)
 
 
 def test_the_very_same_input_comes_back_for_one_user_within_a_day_only(trace: Trace) -> None:
     jobs = trace(8000)
-    found = {f.number: f for f in inject(jobs, replace(DEFAULT, same_fault=1.0), 1) if f.fault >= 0}
+    found = {f.number: f for f in inject_failures(jobs, replace(DEFAULT, same_fault=1.0), 1) if f.fault >= 0}
     again = [f for f in found.values() if f.fault != f.number]
     assert len(again) > 100
     assert {found[f.fault].uid == f.uid for f in again} == {True}
-    assert not [f for f in inject(jobs, replace(DEFAULT, same_fault=0.0), 1) if f.fault not in (-1, f.number)]
+    assert not [f for f in inject_failures(jobs, replace(DEFAULT, same_fault=0.0), 1) if f.fault not in (-1, f.number)]
 
 
 def test_what_is_wrong_with_the_job_strikes_again_at_the_same_place() -> None:
@@ -123,17 +130,17 @@ def test_what_is_wrong_with_the_job_strikes_again_at_the_same_place() -> None:
     ],
 )
 def test_what_a_one_gpu_trial_says_of_a_failure(category: str, gpus: int, shown: bool) -> None:
-    assert shown_alone(category, gpus) is shown
+    assert is_shown_alone(category, gpus) is shown
 
 
 def test_a_trial_shows_nothing_that_another_run_would_cure_or_that_comes_later(trace: Trace) -> None:
-    found = inject(trace(4000, gpus=(1, 4)), DEFAULT, 1)
+    found = inject_failures(trace(4000, gpus=(1, 4)), DEFAULT, 1)
     assert any(f.shown for f in found)
     assert not [f for f in found if f.shown and (f.curable or f.run_s > DEFAULT.trial_s)]
 
 
 def test_no_jobs_no_failures() -> None:
-    assert inject([], DEFAULT, 1) == ()
+    assert inject_failures([], DEFAULT, 1) == ()
 
 
 @pytest.mark.parametrize(

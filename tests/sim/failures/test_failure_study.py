@@ -10,8 +10,8 @@ import pytest
 
 from slurmwrap.config import Config
 from slurmwrap.errors import TraceError
-from slurmwrap.sim.failures import FailureSettings, FailureStudy, study
-from slurmwrap.sim.failures.failure_study import middle
+from slurmwrap.sim.failures import FailureSettings, FailureStudy, run_failure_study
+from slurmwrap.sim.failures.failure_study import select_middle
 from slurmwrap.sim.sim_cluster import servers_of
 from slurmwrap.sim.sim_job import SimJob
 
@@ -30,13 +30,17 @@ def found() -> FailureStudy:
         SimJob(number=at, job="", submit_s=600.0 * at, work_s=(300.0, 3600.0, 60_000.0)[at % 3], gpus=(1, 4)[at % 2])
         for at in range(1500)
     ]
-    return study(jobs, servers=SERVERS, seeds=range(3))
+    return run_failure_study(jobs, servers=SERVERS, seeds=range(3))
 
 
 def test_the_same_seeds_give_the_same_study(trace: Trace) -> None:
     jobs = mixed(trace, 150)
-    assert study(jobs, servers=SERVERS, seeds=(4, 5)) == study(jobs, servers=SERVERS, seeds=(4, 5))
-    assert study(jobs, servers=SERVERS, seeds=(4, 6)) != study(jobs, servers=SERVERS, seeds=(4, 5))
+    assert run_failure_study(jobs, servers=SERVERS, seeds=(4, 5)) == run_failure_study(
+        jobs, servers=SERVERS, seeds=(4, 5)
+    )
+    assert run_failure_study(jobs, servers=SERVERS, seeds=(4, 6)) != run_failure_study(
+        jobs, servers=SERVERS, seeds=(4, 5)
+    )
 
 
 def test_costs_add_up_and_savings_are_against_plain(found: FailureStudy) -> None:
@@ -70,26 +74,29 @@ def test_shares_of_jobs_are_the_published_ones_and_say_which_were_built_in(found
 
 def test_no_transient_cause_is_stopped_but_for_a_budget(trace: Trace) -> None:
     """No log is misread: whatever is stopped although it could be cured has used up what it may."""
-    arm = study(mixed(trace), servers=SERVERS, settings=SURE, seeds=(1, 2)).arm("all")
+    arm = run_failure_study(mixed(trace), servers=SERVERS, settings=SURE, seeds=(1, 2)).arm("all")
     assert arm.false_stops == arm.budget_stops
 
 
 def test_without_budgets_no_transient_cause_is_ever_stopped(trace: Trace) -> None:
     endless = replace(Config().retry, per_root_cause=1000, confirmations=1000, max_restarts=0, max_lost_gpu_hours=0.0)
     config = replace(Config(), retry=endless)
-    done = study(mixed(trace), servers=SERVERS, settings=SURE, seeds=(1,), config=config)
+    done = run_failure_study(mixed(trace), servers=SERVERS, settings=SURE, seeds=(1,), config=config)
     assert done.arm("retry").false_stops.mean == 0
     assert done.arm("retry").completed_jobs.mean >= done.arm("plain").completed_jobs.mean
 
 
 def test_adaptive_retry_saves_what_blind_ones_repeat_in_vain(trace: Trace) -> None:
     blind = replace(SURE, blind_retries=3)
-    assert study(mixed(trace), servers=SERVERS, settings=blind, seeds=(1, 2)).arm("retry").saved_share.mean > 0.3
+    assert (
+        run_failure_study(mixed(trace), servers=SERVERS, settings=blind, seeds=(1, 2)).arm("retry").saved_share.mean
+        > 0.3
+    )
 
 
 def test_nothing_fails_nothing_is_saved(trace: Trace) -> None:
     never = FailureSettings(failing_jobs=0.0, node_failures_per_day=0.0)
-    done = study(mixed(trace, 300), servers=SERVERS, settings=never, seeds=(1,))
+    done = run_failure_study(mixed(trace, 300), servers=SERVERS, settings=never, seeds=(1,))
     assert {arm.name: arm.wasted_gpu_hours.mean for arm in done.arms} == dict.fromkeys(
         ("plain", "by-hand", "pre-run", "retry", "exclusion", "all"), 0.0
     )
@@ -99,19 +106,19 @@ def test_nothing_fails_nothing_is_saved(trace: Trace) -> None:
 
 def test_a_long_trace_is_cut_to_its_middle(trace: Trace) -> None:
     jobs = trace(100)
-    assert [job.number for job in middle(jobs, 10)] == list(range(45, 55))
-    done = study(jobs, servers=SERVERS, seeds=(1,), most_jobs=10)
+    assert [job.number for job in select_middle(jobs, 10)] == list(range(45, 55))
+    done = run_failure_study(jobs, servers=SERVERS, seeds=(1,), most_jobs=10)
     assert (done.jobs, done.of) == (10, 100)
 
 
 def test_a_trial_is_no_longer_than_its_time_limit(trace: Trace) -> None:
     short = replace(Config(), prerun=replace(Config().prerun, time_limit_s=30))
-    assert study(trace(20), servers=SERVERS, seeds=(1,), config=short).settings.trial_s == 30.0
+    assert run_failure_study(trace(20), servers=SERVERS, seeds=(1,), config=short).settings.trial_s == 30.0
 
 
 def test_progress_counts_the_worlds(trace: Trace) -> None:
     seen: list[tuple[int, int]] = []
-    study(trace(20), servers=SERVERS, seeds=(1, 2), progress=lambda done, of: seen.append((done, of)))
+    run_failure_study(trace(20), servers=SERVERS, seeds=(1, 2), progress=lambda done, of: seen.append((done, of)))
     assert seen == [(at, 12) for at in range(1, 13)]
 
 
@@ -121,9 +128,9 @@ def test_the_record_becomes_json(found: FailureStudy) -> None:
 
 def test_a_trace_without_gpus_is_refused() -> None:
     with pytest.raises(TraceError, match="no job of the trace holds a GPU"):
-        study([SimJob(number=0, job="a", submit_s=0, work_s=1, gpus=0)], servers=SERVERS)
+        run_failure_study([SimJob(number=0, job="a", submit_s=0, work_s=1, gpus=0)], servers=SERVERS)
 
 
 def test_no_seed_is_refused(trace: Trace) -> None:
     with pytest.raises(ValueError, match="no seed"):
-        study(trace(3), servers=SERVERS, seeds=())
+        run_failure_study(trace(3), servers=SERVERS, seeds=())

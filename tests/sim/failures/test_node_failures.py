@@ -8,7 +8,14 @@ from statistics import fmean
 import pytest
 
 from slurmwrap.sim.failures.failure_settings import FailureSettings
-from slurmwrap.sim.failures.node_failures import Hardware, draw_nodes, fails_after, hardware_of, nodes_wanted, struck
+from slurmwrap.sim.failures.node_failures import (
+    Hardware,
+    draw_nodes,
+    draw_struck_node,
+    fails_after,
+    hardware_of,
+    nodes_wanted,
+)
 from slurmwrap.sim.sim_cluster import servers_of
 from slurmwrap.sim.sim_job import SimJob
 
@@ -67,7 +74,7 @@ def test_time_until_a_node_fails_is_exponential_with_the_nodes_rates() -> None:
 
 def test_a_lemon_beside_sound_nodes_is_nearly_always_the_one() -> None:
     whole = hardware(frozenset({1}))
-    hits = sum(struck(whole, (0, 1, 2), 1, job, 0) == 1 for job in range(2000))
+    hits = sum(draw_struck_node(whole, (0, 1, 2), 1, job, 0) == 1 for job in range(2000))
     assert hits / 2000 == pytest.approx(whole.lemon_rate / whole.rate((0, 1, 2)), abs=0.02)
 
 

@@ -12,7 +12,7 @@ from slurmwrap.sim.failures.draw_failures import FailingJob
 from slurmwrap.sim.failures.gpu_time_account import GpuTimeAccount
 from slurmwrap.sim.failures.node_failures import Hardware
 from slurmwrap.sim.failures.observed_failure import mistaken_for
-from slurmwrap.sim.failures.play_failures import play
+from slurmwrap.sim.failures.play_failures import play_arm
 from slurmwrap.sim.failures.study_arms import RetryArm, arms_of
 from slurmwrap.sim.failures.study_world import FailureWorld
 from slurmwrap.sim.sim_job import SimJob
@@ -25,7 +25,7 @@ FLAKY = FailingJob(number=0, uid=1, category="mpi_runtime_failure", run_s=100.0,
 
 
 def played(world: FailureWorld, arm: str) -> GpuTimeAccount:
-    return play(world, ARMS[arm])
+    return play_arm(world, ARMS[arm])
 
 
 def test_a_job_that_nothing_befalls_costs_nothing(trace: Trace, world: Made) -> None:
@@ -195,7 +195,7 @@ def test_gpu_time_is_accounted_for_once(trace: Trace, world: Made) -> None:
     jobs = trace(400, gpus=(1, 4), work_s=(600.0, 90_000.0))
     doomed = [replace(FLAKY if job.number % 2 else WRONG, number=job.number) for job in jobs if job.number % 3 == 0]
     for arm in ARMS.values():
-        found = play(world(jobs, *doomed, misread=0.2, checkpoint_s=50.0), arm)
+        found = play_arm(world(jobs, *doomed, misread=0.2, checkpoint_s=50.0), arm)
         assert sum(found.by_category.values()) == pytest.approx(found.wasted + found.false_stopped)
         assert found.completed + found.unsuccessful == len(jobs)
 

@@ -13,12 +13,12 @@ from slurmwrap.policy import decide, retry_budget, strikes
 from slurmwrap.policy.strikes import Fleet, strikes_of
 from slurmwrap.prerun.verdict import single_gpu_messages
 from slurmwrap.sim.failures import draw_failures, sim_judge, sim_node_history
-from slurmwrap.sim.failures.sim_judge import FailedRun, acting, diagnosis_of, judge, record_of
+from slurmwrap.sim.failures.sim_judge import FailedRun, diagnosis_of, judge_failed_run, record_of, switch_rules_on
 from slurmwrap.sim.failures.sim_node_history import nodes_of
 from slurmwrap.sim.sim_cluster import servers_of
 from slurmwrap.sim.sim_job import SimJob
 
-ACT = acting(Config())
+ACT = switch_rules_on(Config())
 FLEET = Fleet(nodes=nodes_of(servers_of(20, gpus=8, cpus=24, mem_gb=500)))
 JOB = SimJob(number=4, job="4", submit_s=0.0, work_s=7200.0, gpus=8)
 RUN = FailedRun(job=JOB, uid=7, run=0, began_s=0.0, ended_s=600.0, nodes=("n03",), told="nccl_error", mem_mib=100_000)
@@ -30,7 +30,7 @@ def again_and_again(run: FailedRun, times: int) -> list[tuple[str, bool]]:
     found = []
     for number in range(times):
         one = replace(run, run=number, began_s=run.began_s + 3600 * number, ended_s=run.ended_s + 3600 * number)
-        outlook = judge(one, before, FLEET, ACT)
+        outlook = judge_failed_run(one, before, FLEET, ACT)
         before.append(replace(record_of(one, diagnosis_of(one)), decision=outlook.decision.decision))
         found.append((outlook.decision.decision, outlook.again))
     return found
@@ -54,30 +54,30 @@ def test_the_user_s_own_fault_is_not_retried() -> None:
 
 
 def test_each_retry_waits_longer() -> None:
-    first = judge(RUN, (), FLEET, ACT)
+    first = judge_failed_run(RUN, (), FLEET, ACT)
     assert 60 <= first.delay_s <= 75
 
 
 def test_out_of_memory_runs_again_with_half_as_much_more() -> None:
-    found = judge(replace(RUN, told="cpu_oom"), (), FLEET, ACT)
+    found = judge_failed_run(replace(RUN, told="cpu_oom"), (), FLEET, ACT)
     assert (found.again, found.mem_mib) == (True, 150_000)
 
 
 def test_out_of_memory_on_a_whole_node_is_stopped() -> None:
-    found = judge(replace(RUN, told="cpu_oom", mem_mib=500 * 1024), (), FLEET, ACT)
+    found = judge_failed_run(replace(RUN, told="cpu_oom", mem_mib=500 * 1024), (), FLEET, ACT)
     assert (found.again, found.decision.decision) == (False, "stop")
 
 
 def test_a_conclusive_fault_strikes_its_node_and_the_job_leaves_it() -> None:
     run = replace(RUN, told="gpu_hardware", node="n03", conclusive=True)
-    found = judge(run, (), FLEET, ACT)
+    found = judge_failed_run(run, (), FLEET, ACT)
     assert (found.again, found.avoid) == (True, ("n03",))
     assert [strike.node for strike in strikes_of(diagnosis_of(run), record_of(run, diagnosis_of(run)))] == ["n03"]
 
 
 @pytest.mark.parametrize("told", ["node_failure", "job_preempted"])
 def test_what_slurm_requeues_by_itself_goes_on_without_us(told: str) -> None:
-    found = judge(replace(RUN, told=told, node="n03" if told == "node_failure" else ""), (), FLEET, ACT)
+    found = judge_failed_run(replace(RUN, told=told, node="n03" if told == "node_failure" else ""), (), FLEET, ACT)
     assert (found.again, found.decision.actions) == (True, ())
 
 
@@ -88,7 +88,7 @@ def test_a_blamed_input_is_confirmed_once_elsewhere_then_blocked() -> None:
 
 def test_an_input_that_we_find_broken_ourselves_is_blocked_at_once() -> None:
     run = replace(RUN, told="incorrect_inputs", input_path="/d/x", digest="d", fault="is truncated")
-    found = judge(run, (), FLEET, ACT)
+    found = judge_failed_run(run, (), FLEET, ACT)
     assert (found.again, [(b.uid, b.digest) for b in found.decision.blocked]) == (False, [(7, "d")])
 
 
@@ -101,7 +101,7 @@ def test_progress_beyond_the_last_checkpoint_renews_the_budget() -> None:
             RUN, run=number, began_s=9000.0 * number, ended_s=9000.0 * number + 4000, kept_s=kept,
             progress_s=kept + 400, resumed=kept > 3600,
         )  # fmt: skip
-        outlook = judge(run, before, FLEET, ACT)
+        outlook = judge_failed_run(run, before, FLEET, ACT)
         before.append(replace(record_of(run, diagnosis_of(run)), decision=outlook.decision.decision))
         found.append(outlook.again)
     assert found == [True] * 6

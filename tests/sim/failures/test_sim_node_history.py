@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from slurmwrap.config import Config
-from slurmwrap.sim.failures.sim_judge import FailedRun, acting, diagnosis_of, record_of
+from slurmwrap.sim.failures.sim_judge import FailedRun, diagnosis_of, record_of, switch_rules_on
 from slurmwrap.sim.failures.sim_node_history import SimNodeHistory, nodes_of
 from slurmwrap.sim.sim_cluster import servers_of
 from slurmwrap.sim.sim_job import SimJob
@@ -16,7 +16,7 @@ NODES = nodes_of(servers_of(20, gpus=8, cpus=24, mem_gb=500))
 
 def watching(struck: list[int], days: int = 1, config: Config | None = None) -> SimNodeHistory:
     """All nodes run for `days` days; on each of `struck` three users' jobs meet a conclusive fault on the first."""
-    watch = SimNodeHistory(NODES, acting(config or Config()))
+    watch = SimNodeHistory(NODES, switch_rules_on(config or Config()))
     for day in range(days):
         for node in NODES:
             watch.ran([node.name], day * DAY_S, (day + 1) * DAY_S - 1)
@@ -53,7 +53,7 @@ def test_a_job_that_needs_all_nodes_avoids_none() -> None:
 
 
 def test_the_user_s_own_faults_are_held_against_no_node() -> None:
-    watch = SimNodeHistory(NODES, acting(Config()))
+    watch = SimNodeHistory(NODES, switch_rules_on(Config()))
     for number in range(6):
         run = FailedRun(
             job=SimJob(number=number, job="", submit_s=0, work_s=1, gpus=1), uid=number, run=0, began_s=0.0,

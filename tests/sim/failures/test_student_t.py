@@ -5,52 +5,62 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slurmwrap.sim.failures.student_t import foreseen, interval, paired, quantile_t, ratio, resampled
+from slurmwrap.sim.failures.student_t import (
+    compute_by_resampling,
+    compute_forecast,
+    compute_interval,
+    compute_paired,
+    compute_ratio,
+    quantile_t,
+)
 from slurmwrap.sim.failures.study_result import Interval
 
 
 def test_students_interval_of_a_textbook_sample() -> None:
     """Mean 3, standard deviation √2.5, five values: 3 ± 2.776 · √(2.5 / 5)."""
-    found = interval([1, 2, 3, 4, 5])
+    found = compute_interval([1, 2, 3, 4, 5])
     assert (found.mean, found.low, found.high) == pytest.approx((3, 3 - 1.96293, 3 + 1.96293), abs=1e-4)
 
 
 def test_one_seed_has_no_ends() -> None:
-    assert interval([4.0]) == Interval(mean=4.0)
+    assert compute_interval([4.0]) == Interval(mean=4.0)
 
 
 def test_what_both_arms_share_cancels() -> None:
-    assert paired([90.0, 190.0, 290.0], [100.0, 200.0, 300.0]) == Interval(mean=10.0, low=10.0, high=10.0)
+    assert compute_paired([90.0, 190.0, 290.0], [100.0, 200.0, 300.0]) == Interval(mean=10.0, low=10.0, high=10.0)
 
 
 def test_a_share_of_sums_is_not_decided_by_the_smallest_whole() -> None:
-    found = ratio([-5.0, 300.0], [1.0, 999.0])
+    found = compute_ratio([-5.0, 300.0], [1.0, 999.0])
     assert found.mean == pytest.approx(0.295)
-    assert ratio([10.0, 20.0, 30.0], [100.0, 200.0, 300.0]) == Interval(mean=0.1, low=0.1, high=0.1)
-    assert (ratio([1.0], [4.0]), ratio([0.0, 0.0], [0.0, 0.0])) == (Interval(mean=0.25), Interval(mean=0.0))
+    assert compute_ratio([10.0, 20.0, 30.0], [100.0, 200.0, 300.0]) == Interval(mean=0.1, low=0.1, high=0.1)
+    assert (compute_ratio([1.0], [4.0]), compute_ratio([0.0, 0.0], [0.0, 0.0])) == (
+        Interval(mean=0.25),
+        Interval(mean=0.0),
+    )
 
 
 def test_no_seed_is_refused() -> None:
     with pytest.raises(ValueError, match="seed"):
-        interval([])
+        compute_interval([])
 
 
 def test_more_draws_of_the_same_do_not_make_a_forecast_surer() -> None:
     """The mean's own interval shrinks with the root of their number; where one more draw would lie does not."""
-    few, many = foreseen([0.0, 10.0] * 10), foreseen([0.0, 10.0] * 1000)
+    few, many = compute_forecast([0.0, 10.0] * 10), compute_forecast([0.0, 10.0] * 1000)
     assert few.high is not None
     assert many.high is not None
     assert many.high - many.mean == pytest.approx(1.96 * 5, rel=0.01)
     assert few.high - few.mean == pytest.approx(many.high - many.mean, rel=0.15)
-    assert foreseen([0.0, 0.0, 1.0], least=0.0).low == 0.0
+    assert compute_forecast([0.0, 0.0, 1.0], least=0.0).low == 0.0
 
 
 def test_a_month_that_one_day_made_has_a_wide_interval() -> None:
     even = np.full((3, 30), 10.0)
     one_day = np.zeros((3, 30))
     one_day[:, 7] = 300.0
-    assert resampled(even, even)[0] == Interval(mean=300.0, low=300.0, high=300.0)
-    saved, _ = resampled(one_day, even)
+    assert compute_by_resampling(even, even)[0] == Interval(mean=300.0, low=300.0, high=300.0)
+    saved, _ = compute_by_resampling(one_day, even)
     assert (saved.mean, saved.low) == (300.0, 0.0)
     assert saved.high is not None
     assert saved.high >= 900.0
@@ -58,14 +68,14 @@ def test_a_month_that_one_day_made_has_a_wide_interval() -> None:
 
 def test_what_nobody_knows_of_the_causes_is_in_the_interval() -> None:
     draws = np.repeat(np.array([[0.0], [10.0]]), 30, axis=1)
-    saved, share = resampled(draws, np.full((2, 30), 20.0))
+    saved, share = compute_by_resampling(draws, np.full((2, 30), 20.0))
     assert (saved.low, saved.mean, saved.high) == (0.0, 150.0, 300.0)
     assert (share.low, share.mean, share.high) == (0.0, 0.25, 0.5)
 
 
 def test_a_few_days_are_not_resampled() -> None:
     days = np.array([[1.0, 5.0], [2.0, 4.0]])
-    assert resampled(days, days)[0] == Interval(mean=6.0, low=6.0, high=6.0)
+    assert compute_by_resampling(days, days)[0] == Interval(mean=6.0, low=6.0, high=6.0)
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,15 @@ from dataclasses import fields, replace
 import pytest
 
 from slurmwrap.config import Config
-from slurmwrap.sim.failures import FailureSettings, FailureStudy, Interval, study, study_of_dump
-from slurmwrap.sim.failures.assumptions import assumptions
-from slurmwrap.sim.failures.sensitivity import sensitivity, variants
-from slurmwrap.sim.failures.study_output import bars, markdown, sensitivity_markdown, table
+from slurmwrap.sim.failures import FailureSettings, FailureStudy, Interval, run_failure_study, study_of_dump
+from slurmwrap.sim.failures.assumptions import list_assumptions
+from slurmwrap.sim.failures.sensitivity import list_variants, study_sensitivity
+from slurmwrap.sim.failures.study_output import (
+    format_study_markdown,
+    format_study_table,
+    list_bars,
+    sensitivity_markdown,
+)
 from slurmwrap.sim.sim_cluster import servers_of
 from slurmwrap.sim.sim_job import SimJob
 
@@ -20,18 +25,18 @@ JOBS = [SimJob(number=at, job="", submit_s=600.0 * at, work_s=3600.0, gpus=(1, 8
 
 @pytest.fixture(scope="module")
 def found() -> FailureStudy:
-    return study(JOBS, servers=SERVERS, seeds=(1, 2))
+    return run_failure_study(JOBS, servers=SERVERS, seeds=(1, 2))
 
 
 def test_each_arm_has_its_row_with_what_it_saved(found: FailureStudy) -> None:
     saved = replace(found.arms[3], saved_gpu_hours=Interval(mean=1234.4, low=-5.0, high=2473.8))
-    lines = table(replace(found, arms=(*found.arms[:3], saved, *found.arms[4:]))).splitlines()
+    lines = format_study_table(replace(found, arms=(*found.arms[:3], saved, *found.arms[4:]))).splitlines()
     assert [line.split("  ")[0] for line in lines[3:9]] == [arm.title for arm in found.arms]
     assert " 1,234 −5.0 to 2,474 " in " ".join(lines[6].split())
 
 
 def test_the_text_says_which_figures_were_built_in(found: FailureStudy) -> None:
-    text = markdown(found)
+    text = format_study_markdown(found)
     assert "300 jobs with failures at Philly's rates on 20 servers with 8 GPUs, 2 seeds" in text
     assert (text.count("by construction"), text.count("comes out")) == (2, 4)
 
@@ -39,29 +44,29 @@ def test_the_text_says_which_figures_were_built_in(found: FailureStudy) -> None:
 def test_an_interval_that_spans_zero_is_called_that(found: FailureStudy) -> None:
     arm = found.arms[3]
     unsure = replace(arm, saved_gpu_hours=Interval(mean=10.0, low=-3.0, high=23.0))
-    assert "saves 10 GPU-hours (−3.0 to 23)" in markdown(replace(found, arms=(found.arms[0], unsure)))
-    assert "the interval spans zero" in markdown(replace(found, arms=(found.arms[0], unsure)))
+    assert "saves 10 GPU-hours (−3.0 to 23)" in format_study_markdown(replace(found, arms=(found.arms[0], unsure)))
+    assert "the interval spans zero" in format_study_markdown(replace(found, arms=(found.arms[0], unsure)))
     sure = replace(arm, saved_gpu_hours=Interval(mean=-10.0, low=-23.0, high=-3.0))
-    assert "costs 10 GPU-hours (−23 to −3.0)" in markdown(replace(found, arms=(found.arms[0], sure)))
-    assert "spans zero" not in markdown(replace(found, arms=(found.arms[0], sure)))
+    assert "costs 10 GPU-hours (−23 to −3.0)" in format_study_markdown(replace(found, arms=(found.arms[0], sure)))
+    assert "spans zero" not in format_study_markdown(replace(found, arms=(found.arms[0], sure)))
 
 
 def test_a_dump_is_told_as_one(found: FailureStudy) -> None:
     failed = [replace(job, status="FAILED") for job in JOBS[:20]]
-    text = markdown(study_of_dump(failed, servers=SERVERS, seeds=(1,)))
+    text = format_study_markdown(study_of_dump(failed, servers=SERVERS, seeds=(1,)))
     assert "with the dump's own failures" in text
     assert "as it was" in text
     assert "Philly's own figures" not in text
 
 
 def test_bars_stack_to_the_cost(found: FailureStudy) -> None:
-    whole = [(bar.wasted + bar.trials + bar.false_stops) for bar in bars(found)]
+    whole = [(bar.wasted + bar.trials + bar.false_stops) for bar in list_bars(found)]
     assert whole == pytest.approx([arm.cost_gpu_hours.mean for arm in found.arms])
-    assert all(bar.low <= total <= bar.high for bar, total in zip(bars(found), whole, strict=True))
+    assert all(bar.low <= total <= bar.high for bar, total in zip(list_bars(found), whole, strict=True))
 
 
 def test_what_is_assumed_is_told_with_the_figures_that_were_used() -> None:
-    told = " ".join(assumptions(FailureSettings(trial_s=300.0, blind_retries=4, checkpoint_s=None), "drawn"))
+    told = " ".join(list_assumptions(FailureSettings(trial_s=300.0, blind_retries=4, checkpoint_s=None), "drawn"))
     assert "one GPU for 5 min" in told
     assert "whatever the reason, 4 times" in told
     assert "nothing is kept" in told
@@ -71,16 +76,16 @@ def test_each_variant_changes_one_thing_of_the_settings_or_the_configuration() -
     usual, config = FailureSettings(), Config()
     changed = {
         name: [one.name for one in fields(usual) if getattr(settings, one.name) != getattr(usual, one.name)]
-        for name, (settings, configured) in variants(usual, config).items()
+        for name, (settings, configured) in list_variants(usual, config).items()
         if configured == config
     }
     assert changed.pop("as assumed") == []
     assert all(len(names) == 1 for names in changed.values())
-    assert len(variants(usual, config)) == len(changed) + 2
+    assert len(list_variants(usual, config)) == len(changed) + 2
 
 
 def test_the_unchanged_variant_is_the_study_itself(found: FailureStudy) -> None:
-    rows = sensitivity(JOBS[:20], servers=SERVERS, seeds=(1, 2))
-    itself = study(JOBS[:20], servers=SERVERS, seeds=(1, 2))
+    rows = study_sensitivity(JOBS[:20], servers=SERVERS, seeds=(1, 2))
+    itself = run_failure_study(JOBS[:20], servers=SERVERS, seeds=(1, 2))
     assert rows[0].all == itself.arm("all").saved_gpu_hours
     assert len(sensitivity_markdown(rows).splitlines()) == len(rows) + 2

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurmwrap.placement.demand import JobDemand, Server
-from slurmwrap.sim.mechanism.optimal import opt, options_of
+from slurmwrap.sim.mechanism.optimal import allocate_optimal, options_of
 from slurmwrap.sim.mechanism.reference_tune import reference_tune
 
 SPEEDS = (
@@ -50,7 +50,7 @@ def test_no_division_gives_more_speed_in_sum(kinds: list[tuple[int, int]]) -> No
         if sum(option.cpus * option.gpus for option in choice) <= 12
         and sum(option.mem_mib * option.gpus for option in choice) <= 256_000
     )
-    grants = opt(queue, [small()])
+    grants = allocate_optimal(queue, [small()])
     assert abs(sum(grant.speed or 1.0 for grant in grants) - best) < 1e-6
     assert sum(grant.cpus * one.gpus for grant, one in zip(grants, queue, strict=True)) <= 12
     assert sum(grant.mem_mib * one.gpus for grant, one in zip(grants, queue, strict=True)) <= 256_000
@@ -61,7 +61,7 @@ def test_no_division_gives_more_speed_in_sum(kinds: list[tuple[int, int]]) -> No
 @given(st.lists(st.integers(0, 4), max_size=32))
 def test_no_job_is_slower_than_at_its_share_and_tune_is_never_faster_in_sum(kinds: list[int]) -> None:
     queue = [claim(speeds) for speeds in kinds]
-    grants = opt(queue, servers(4))
+    grants = allocate_optimal(queue, servers(4))
     assert all((grant.speed or 1.0) >= 1.0 and grant.servers for grant in grants)
     tuned = sum(grant.speed or 1.0 for grant in reference_tune(queue, servers(4)))
     assert sum(grant.speed or 1.0 for grant in grants) >= tuned - 1e-6
@@ -80,15 +80,15 @@ def test_a_menu_leaves_out_what_is_slower_than_the_share_or_dearer_than_somethin
 
 def test_alike_jobs_of_lower_priority_get_the_faster_points() -> None:
     queue = [claim(2), claim(2), claim(0), claim(0)]
-    assert [grant.cpus for grant in opt(queue, [small()])] == [3, 3, 1, 1]
-    assert [grant.cpus for grant in opt([*queue[:3], claim(0)], [small(), small()])] == [9, 9, 1, 1]
-    assert [grant.cpus for grant in opt([claim(2), claim(2), claim(0)], [small(5)])] == [3, 9, 1]
+    assert [grant.cpus for grant in allocate_optimal(queue, [small()])] == [3, 3, 1, 1]
+    assert [grant.cpus for grant in allocate_optimal([*queue[:3], claim(0)], [small(), small()])] == [9, 9, 1, 1]
+    assert [grant.cpus for grant in allocate_optimal([claim(2), claim(2), claim(0)], [small(5)])] == [3, 9, 1]
 
 
 def test_who_has_no_gpus_left_or_asks_for_more_than_is_left_gets_no_server() -> None:
     queue = [claim(4, 2, cpus=5.0), claim(4, 1, cpus=5.0), claim(0, 4), claim(0)]
-    assert [grant.servers for grant in opt(queue, [small()])] == [("n0",) * 2, (), (), ("n0",)]
+    assert [grant.servers for grant in allocate_optimal(queue, [small()])] == [("n0",) * 2, (), (), ("n0",)]
 
 
 def test_an_empty_round() -> None:
-    assert opt([], [small()]) == ()
+    assert allocate_optimal([], [small()]) == ()

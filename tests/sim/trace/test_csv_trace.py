@@ -6,7 +6,7 @@ import pytest
 
 from slurmwrap.errors import TraceError
 from slurmwrap.sim.sim_job import SimJob
-from slurmwrap.sim.trace.read_trace import parse
+from slurmwrap.sim.trace.read_trace import parse_trace
 from slurmwrap.sim.trace.trace_load import Load
 
 HEAD = "submit_s,duration_s,gpus,cpus,mem_gb,user,status,model"
@@ -20,7 +20,7 @@ QUOTES = "put a field with a quote or a comma in quotes, and double the quotes i
 
 def test_a_row_becomes_a_job_and_what_is_empty_is_unknown() -> None:
     lines = [HEAD, "0,375,1,,,103959,,vgg19", "8.5,14009.400,8,24,500,ana,COMPLETED,"]
-    assert parse(lines, "t.csv") == Load(
+    assert parse_trace(lines, "t.csv") == Load(
         jobs=(
             SimJob(number=0, job="0", submit_s=0.0, work_s=375.0, gpus=1, user="103959", model="vgg19", line=2),
             SimJob(
@@ -40,22 +40,22 @@ def test_a_row_becomes_a_job_and_what_is_empty_is_unknown() -> None:
 
 
 def test_a_first_submission_later_than_0_stays_where_it_is() -> None:
-    assert [job.submit_s for job in parse([HEAD, "8,1,1,,,,,", "126,1,1,,,,,"], "t").jobs] == [8.0, 126.0]
+    assert [job.submit_s for job in parse_trace([HEAD, "8,1,1,,,,,", "126,1,1,,,,,"], "t").jobs] == [8.0, 126.0]
 
 
 def test_unix_seconds_are_taken_from_the_first_submission_on() -> None:
-    load = parse([HEAD, "1793502245.5,1,1,,,,,", "1793502345.5,1,1,,,,,"], "t")
+    load = parse_trace([HEAD, "1793502245.5,1,1,,,,,", "1793502345.5,1,1,,,,,"], "t")
     assert ([job.submit_s for job in load.jobs], load.epoch) == ([0.0, 100.0], 1793502245.5)
 
 
 def test_columns_come_in_any_order_with_others_between_and_optional_ones_missing() -> None:
     lines = ["vc,gpus,duration_s,note,submit_s", "a,4,60,x,0", "b,1,30,y,7"]
     expected = [(0.0, 60.0, 4), (7.0, 30.0, 1)]
-    assert [(job.submit_s, job.work_s, job.gpus) for job in parse(lines, "t").jobs] == expected
+    assert [(job.submit_s, job.work_s, job.gpus) for job in parse_trace(lines, "t").jobs] == expected
 
 
 def test_a_table_with_names_of_sacct_beside_ours_is_a_table() -> None:
-    assert len(parse(["JobID,User,State,submit_s,duration_s,gpus", "9,ana,FAILED,0,60,4"], "t").jobs) == 1
+    assert len(parse_trace(["JobID,User,State,submit_s,duration_s,gpus", "9,ana,FAILED,0,60,4"], "t").jobs) == 1
 
 
 @pytest.mark.parametrize(
@@ -73,25 +73,25 @@ def test_a_table_with_names_of_sacct_beside_ours_is_a_table() -> None:
     ids=["bom", "crlf", "blank-end", "blank-between", "spaces", "quoted", "decimals", "quotes"],
 )
 def test_spelling_that_means_the_same_is_read_alike(lines: list[str]) -> None:
-    assert [(job.submit_s, job.work_s, job.gpus) for job in parse(lines, "t").jobs] == [(0.0, 60.0, 4)]
+    assert [(job.submit_s, job.work_s, job.gpus) for job in parse_trace(lines, "t").jobs] == [(0.0, 60.0, 4)]
 
 
 def test_the_line_of_a_job_is_the_files_own() -> None:
     lines = ["", "submit_s,duration_s,gpus", "", "0,60,4", "", "1,1,1"]
-    assert [job.line for job in parse(lines, "t").jobs] == [4, 6]
+    assert [job.line for job in parse_trace(lines, "t").jobs] == [4, 6]
 
 
 def test_parts_of_a_cpu_and_of_a_mib_count_as_whole_ones() -> None:
-    job = parse([HEAD, "0,1,1,11.4,0.0005,,,"], "t").jobs[0]
+    job = parse_trace([HEAD, "0,1,1,11.4,0.0005,,,"], "t").jobs[0]
     assert (job.cpus, job.mem_mib) == (12, 1)
 
 
 def test_a_job_of_0_seconds_is_a_job() -> None:
-    assert parse([HEAD, "0,0,1,,,,,"], "t").jobs[0].work_s == 0.0
+    assert parse_trace([HEAD, "0,0,1,,,,,"], "t").jobs[0].work_s == 0.0
 
 
 def test_names_lose_their_control_characters_and_their_endless_tail() -> None:
-    job = parse([HEAD, f"0,1,1,,,\x1b[31mred,,{'m' * 300}"], "t").jobs[0]
+    job = parse_trace([HEAD, f"0,1,1,,,\x1b[31mred,,{'m' * 300}"], "t").jobs[0]
     assert (job.user, job.model) == ("?[31mred", "m" * 250)
 
 
@@ -173,5 +173,5 @@ def test_names_lose_their_control_characters_and_their_endless_tail() -> None:
 )
 def test_a_bad_line_is_named_with_the_way_out(lines: list[str], said: str, hint: str) -> None:
     with pytest.raises(TraceError) as caught:
-        parse(lines, "t")
+        parse_trace(lines, "t")
     assert (str(caught.value), caught.value.hint, caught.value.exit_code) == (said, hint, 65)

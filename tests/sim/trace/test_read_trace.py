@@ -13,7 +13,7 @@ import pytest
 from slurmwrap.errors import TraceError
 from slurmwrap.sim.sim_cluster import servers_of
 from slurmwrap.sim.sim_job import SimJob
-from slurmwrap.sim.trace.read_trace import check_fits, open_load, parse
+from slurmwrap.sim.trace.read_trace import check_fits, open_load, parse_trace
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 TABLE = b"submit_s,duration_s,gpus,user\n0,60,4,ana\n"
@@ -46,7 +46,7 @@ def test_the_shipped_traces_are_read_whole(name: str, jobs: int, gpus: int) -> N
 @pytest.mark.parametrize("name", ["t.csv.gz", "t.csv", "t"])
 def test_gzip_is_known_by_its_content(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(gzip.compress(TABLE))
-    assert open_load(tmp_path / name) == parse(TABLE.decode().splitlines(), name)
+    assert open_load(tmp_path / name) == parse_trace(TABLE.decode().splitlines(), name)
 
 
 def test_a_dump_may_be_gzipped_too(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_only_a_line_feed_ends_a_line_of_a_dump() -> None:
     lines = (
         (DATA / "sacct" / "22.05-lab.psv").read_text(encoding="utf-8").replace("|late|", "|la\u2028t\x0be|").split("\n")
     )
-    assert {job.model for job in parse(lines, "d").jobs if "la?" in job.model} == {"la?t?e"}
+    assert {job.model for job in parse_trace(lines, "d").jobs if "la?" in job.model} == {"la?t?e"}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from slurmwrap.errors import TraceError
 from slurmwrap.sim.sim_job import SimJob
-from slurmwrap.sim.trace.read_trace import open_load, parse
+from slurmwrap.sim.trace.read_trace import open_load, parse_trace
 from slurmwrap.sim.trace.sacct_dump import FIELDS
 from slurmwrap.sim.trace.trace_load import Actual, Load
 
@@ -56,7 +56,7 @@ CELLS = st.one_of(
 def read_or_told(lines: Sequence[str]) -> Load | None:
     """What `parse` makes of the lines, checked for what every user of it may believe; None for a sound TraceError."""
     try:
-        load = parse(lines, "f")
+        load = parse_trace(lines, "f")
     except TraceError as error:
         assert f"{error} {error.hint}".isprintable()
         assert str(error).startswith("f:")
@@ -194,7 +194,7 @@ def test_a_table_that_was_written_is_read_back_whatever_the_order_of_its_columns
 ) -> None:
     ordered = sorted(jobs, key=lambda job: job.submit_s)
     expected = [replace(job, number=at, job=str(at), line=at + 2) for at, job in enumerate(ordered)]
-    assert list(parse(table(ordered, columns), "f").jobs) == expected
+    assert list(parse_trace(table(ordered, columns), "f").jobs) == expected
 
 
 @settings(max_examples=20)
@@ -202,4 +202,4 @@ def test_a_table_that_was_written_is_read_back_whatever_the_order_of_its_columns
 def test_a_dump_reads_the_same_whatever_the_order_of_its_columns(order: list[int]) -> None:
     rows = [line.split("|") for line in CAPTURE if line.count("|") == len(order) - 1]
     lines = ["|".join(row[at] for at in order) for row in rows]
-    assert parse(lines, "f") == parse(["|".join(row) for row in rows], "f")
+    assert parse_trace(lines, "f") == parse_trace(["|".join(row) for row in rows], "f")

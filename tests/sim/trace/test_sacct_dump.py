@@ -9,7 +9,7 @@ import pytest
 
 from slurmwrap.errors import TraceError
 from slurmwrap.sim.sim_job import SimJob
-from slurmwrap.sim.trace.read_trace import open_load, parse
+from slurmwrap.sim.trace.read_trace import open_load, parse_trace
 from slurmwrap.sim.trace.sacct_dump import COMMAND, FIELDS
 from slurmwrap.sim.trace.sacct_rows import READ, Head, SacctRow
 from slurmwrap.sim.trace.sacct_run import SacctReader
@@ -63,7 +63,7 @@ def dump(*rows: Mapping[str, str], fields: Sequence[str] = FIELDS, delimiter: st
 def job_of(row: Mapping[str, str], **options: Sequence[str]) -> SimJob:
     """The job of a dump with one row."""
     fields = tuple(dict.fromkeys((*FIELDS, *row)))
-    return parse(dump(row, fields=options.get("fields", fields)), "d").jobs[0]
+    return parse_trace(dump(row, fields=options.get("fields", fields)), "d").jobs[0]
 
 
 # --- captures ------------------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ def test_a_dump_of_26_05_with_new_columns_and_another_delimiter() -> None:
 
 
 def test_a_row_becomes_a_job_and_what_really_became_of_it() -> None:
-    assert parse(dump({}), "d") == Load(jobs=(ITS_JOB,), actual=(ITS_ACTUAL,), epoch=1793502000.0)
+    assert parse_trace(dump({}), "d") == Load(jobs=(ITS_JOB,), actual=(ITS_ACTUAL,), epoch=1793502000.0)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_a_row_becomes_a_job_and_what_really_became_of_it() -> None:
     ids=["reversed", "parsable", "tab", "unit-separator", "two-characters", "crlf", "blank-end", "lower-case"],
 )
 def test_order_delimiter_and_spelling_of_the_columns_make_no_difference(lines: list[str]) -> None:
-    assert parse(lines, "d").jobs == (ITS_JOB,)
+    assert parse_trace(lines, "d").jobs == (ITS_JOB,)
 
 
 def test_columns_that_are_not_raw_say_the_same() -> None:
@@ -206,19 +206,19 @@ def test_state_run_time_and_waiting(row: Mapping[str, str], expected: tuple[str,
 
 def test_a_job_that_still_runs_is_cut_at_the_newest_time_of_a_dump_without_elapsed_time() -> None:
     running = {"JobID": "11", "State": "RUNNING", "End": "Unknown", "ElapsedRaw": ""}
-    load = parse(dump(running, {"Start": "1793502100", "End": "1793505000"}), "d")
+    load = parse_trace(dump(running, {"Start": "1793502100", "End": "1793505000"}), "d")
     assert [(job.job, job.work_s) for job in load.jobs] == [("11", 2940.0), ("10", 600.0)]
     assert load.actual[0].end_s is None
 
 
 def test_a_run_during_which_the_clock_was_put_back_keeps_its_length() -> None:
     local = {"Submit": "2026-10-25T02:40:00", "Eligible": "2026-10-25T02:40:00", "Start": "2026-10-25T02:50:00"}
-    load = parse(dump({**local, "End": "2026-10-25T02:10:00", "ElapsedRaw": "1200"}), "d")
+    load = parse_trace(dump({**local, "End": "2026-10-25T02:10:00", "ElapsedRaw": "1200"}), "d")
     assert (load.jobs[0].work_s, load.actual[0].start_s, load.actual[0].end_s) == (1200.0, 600.0, 1800.0)
 
 
 def test_a_job_that_started_before_it_was_submitted_counts_as_submitted_then() -> None:
-    load = parse(dump({"Submit": "1793502090", "Eligible": "1793502090"}), "d")
+    load = parse_trace(dump({"Submit": "1793502090", "Eligible": "1793502090"}), "d")
     assert (load.jobs[0].submit_s, load.actual[0].submit_s, load.actual[0].start_s) == (0.0, 0.0, 0.0)
     assert load.remarks == ("1 job started before it was submitted, by the dump: taken as submitted then",)
 
@@ -255,7 +255,7 @@ def test_what_a_job_asks(row: Mapping[str, str], expected: tuple[int, int | None
 
 def test_a_long_list_of_nodes_is_kept_whole() -> None:
     nodes = f"n[{','.join(str(number) for number in range(1, 999, 2))}]"
-    assert parse(dump({"NodeList": nodes}), "d").actual[0].node_list == nodes
+    assert parse_trace(dump({"NodeList": nodes}), "d").actual[0].node_list == nodes
 
 
 class Places(dict[str, int]):
@@ -287,7 +287,7 @@ def test_no_limit_of_its_own_is_none(limit: str) -> None:
 
 def test_jobs_are_numbered_by_when_they_became_eligible() -> None:
     late = {"JobID": "9", "Eligible": "1793502055"}
-    load = parse(dump(late, {}), "d")
+    load = parse_trace(dump(late, {}), "d")
     assert [(job.number, job.job, job.line) for job in load.jobs] == [(0, "10", 3), (1, "9", 2)]
 
 
@@ -302,18 +302,18 @@ def test_jobs_are_numbered_by_when_they_became_eligible() -> None:
     ids=["cancelled", "pending", "pending-array", "cancelled-as-old-slurms-print-it"],
 )
 def test_what_never_started_is_left_out_and_counted(row: Mapping[str, str]) -> None:
-    load = parse(dump(row, {}), "d")
+    load = parse_trace(dump(row, {}), "d")
     assert ([job.job for job in load.jobs], load.remarks) == (["10"], ("1 job never started and is left out",))
 
 
 def test_steps_are_no_jobs() -> None:
     steps = [{"JobID": f"10.{step}", "JobName": step} for step in ("batch", "extern", "0", "interactive")]
-    assert parse(dump({}, *steps), "d").jobs == (ITS_JOB,)
+    assert parse_trace(dump({}, *steps), "d").jobs == (ITS_JOB,)
 
 
 def test_a_run_that_overlapping_dumps_hold_twice_counts_once_with_its_end() -> None:
     running = {"State": "RUNNING", "End": "Unknown", "ElapsedRaw": "30"}
-    load = parse([*dump(running), *dump({})], "d")
+    load = parse_trace([*dump(running), *dump({})], "d")
     assert [(job.status, job.work_s, job.line) for job in load.jobs] == [("COMPLETED", 600.0, 4)]
     assert load.remarks == ("1 job is in the dump twice and counted once",)
 
@@ -321,12 +321,12 @@ def test_a_run_that_overlapping_dumps_hold_twice_counts_once_with_its_end() -> N
 def test_runs_of_one_job_and_sizes_of_one_job_are_jobs_each() -> None:
     second = {"Submit": "1793502700", "Eligible": "1793502700", "Start": "1793502800", "End": "1793502900"}
     resized = {"Start": "1793502300"}
-    load = parse(dump({}, second, resized), "d")
+    load = parse_trace(dump({}, second, resized), "d")
     assert [(job.job, job.line) for job in load.jobs] == [("10", 2), ("10", 4), ("10", 3)]
 
 
 def test_jobs_of_two_clusters_with_one_id_are_two_jobs() -> None:
-    load = parse(dump({"Cluster": "a"}, {"Cluster": "b"}, fields=(*FIELDS, "Cluster")), "d")
+    load = parse_trace(dump({"Cluster": "a"}, {"Cluster": "b"}, fields=(*FIELDS, "Cluster")), "d")
     assert len(load.jobs) == 2
 
 
@@ -335,7 +335,7 @@ def test_jobs_of_two_clusters_with_one_id_are_two_jobs() -> None:
 
 @pytest.mark.parametrize("name", ["a|b", "a||b|", "|", "two\nlines", "two\n\nlines|of\nit", "tail\n"])
 def test_a_name_with_the_delimiter_or_a_line_break_is_mended(name: str) -> None:
-    load = parse(dump({"JobName": name}, {"JobID": "11"}, fields=("JobID", "JobName", *FIELDS[1:-1])), "d")
+    load = parse_trace(dump({"JobName": name}, {"JobID": "11"}, fields=("JobID", "JobName", *FIELDS[1:-1])), "d")
     assert [job.model for job in load.jobs] == [name.strip().replace("\n", "?"), "train"]
     assert load.remarks == ("1 job has the delimiter or a line break in a name: mended",)
 
@@ -343,21 +343,21 @@ def test_a_name_with_the_delimiter_or_a_line_break_is_mended(name: str) -> None:
 @pytest.mark.parametrize("name", ["a|b", "a||b|", "|", "two\nlines", "two\nlines|of\nit"])
 @pytest.mark.parametrize("end", ["", "|"], ids=["", "parsable"])
 def test_a_name_in_the_last_column_is_mended(name: str, end: str) -> None:
-    load = parse(dump({"JobName": name}, {"JobID": "11"}, end=end), "d")
+    load = parse_trace(dump({"JobName": name}, {"JobID": "11"}, end=end), "d")
     assert [job.model for job in load.jobs] == [name.strip().replace("\n", "?"), "train"]
     assert load.remarks == ("1 job has the delimiter or a line break in a name: mended",)
 
 
 def test_surplus_of_one_of_several_texts_goes_to_the_first_that_may_have_held_it() -> None:
     lines = dump({"JobName": "a", "Comment": "b|c", "WorkDir": "/home"}, fields=(*FIELDS, "Comment", "WorkDir"))
-    assert [(job.job, job.model) for job in parse(lines, "d").jobs] == [("10", "a|b")]
+    assert [(job.job, job.model) for job in parse_trace(lines, "d").jobs] == [("10", "a|b")]
 
 
 @pytest.mark.parametrize("text", ["sbatch --wrap 'a | b'", "sbatch --wrap 'a\nb|c\nd'", "sbatch -C 'h100|a100' x.sh"])
 def test_a_dump_of_all_columns_is_mended_where_only_columns_differ_that_nobody_reads(text: str) -> None:
     free = {"AdminComment": "", "Constraints": "", "SubmitLine": text, "Suspended": "00:00:00", "SystemComment": "s"}
     fields = tuple(sorted((*FIELDS, *free)))
-    load = parse(dump(free, {**free, "JobID": "11", "SubmitLine": "sbatch x.sh"}, fields=fields), "d")
+    load = parse_trace(dump(free, {**free, "JobID": "11", "SubmitLine": "sbatch x.sh"}, fields=fields), "d")
     assert [(job.job, job.user, job.gpus, job.model) for job in load.jobs] == [
         ("10", "ana", 4, "train"),
         ("11", "ana", 4, "train"),
@@ -367,13 +367,13 @@ def test_a_dump_of_all_columns_is_mended_where_only_columns_differ_that_nobody_r
 def test_surplus_that_would_change_what_slurm_wrote_is_not_guessed() -> None:
     lines = dump({"JobName": "a|b", "Comment": "c"}, fields=("JobID", "JobName", "User", "Comment", *FIELDS[2:-1]))
     with pytest.raises(TraceError, match=r"^d:2: 18 fields, and the head has 17$"):
-        parse(lines, "d")
+        parse_trace(lines, "d")
 
 
 def test_a_row_that_was_cut_short_is_not_taken_for_the_end_of_a_name() -> None:
     lines = [*dump({}), "11|ana|gpu|COMPL"]
     with pytest.raises(TraceError, match=r"^d:3: 4 fields, and the head has 16$"):
-        parse(lines, "d")
+        parse_trace(lines, "d")
 
 
 # --- what is refused -----------------------------------------------------------------------------------------------
@@ -383,7 +383,7 @@ def test_a_row_beyond_repair_does_not_take_the_next_one_with_it() -> None:
     order = ("JobID", "JobName", *FIELDS[1:-1])
     good = [{"JobID": str(100 + at)} for at in range(150)]
     lines = dump({"JobID": "9", "Start": "so|on"}, {"JobID": "10", "JobName": "two\nlines"}, *good, fields=order)
-    load = parse(lines, "d")
+    load = parse_trace(lines, "d")
     assert len(load.jobs) == 151
     assert load.remarks == (
         "1 job has the delimiter or a line break in a name: mended",
@@ -394,7 +394,7 @@ def test_a_row_beyond_repair_does_not_take_the_next_one_with_it() -> None:
 def test_a_name_of_very_many_lines_costs_its_job_and_no_other() -> None:
     order = ("JobID", "JobName", *FIELDS[1:-1])
     good = [{"JobID": str(1000 + at)} for at in range(400)]
-    load = parse(dump({"JobName": "\n" * 99}, *good, fields=order), "d")
+    load = parse_trace(dump({"JobName": "\n" * 99}, *good, fields=order), "d")
     assert (len(load.jobs), load.remarks) == (
         400,
         ("2 lines could not be read; line 2: 2 fields, and the head has 16",),
@@ -405,17 +405,17 @@ def test_a_name_of_very_many_lines_costs_its_job_and_no_other() -> None:
 def test_a_hundredth_of_broken_lines_is_just_bearable(rows: int, read: bool) -> None:
     lines = dump(*({"JobID": str(at), "Submit": "soon" if at < 2 else ONE["Submit"]} for at in range(rows)))
     if read:
-        assert len(parse(lines, "d").jobs) == rows - 2
+        assert len(parse_trace(lines, "d").jobs) == rows - 2
     else:
         with pytest.raises(TraceError, match="2 of 199 lines cannot be read"):
-            parse(lines, "d")
+            parse_trace(lines, "d")
 
 
 def test_few_broken_lines_of_many_are_left_out_and_told() -> None:
     rows = [{"JobID": str(100 + at)} for at in range(398)]
     lines = dump(*rows, {"JobID": "9", "Start": "soon"})
     lines.insert(5, "77|ana|gpu")
-    load = parse(lines, "d")
+    load = parse_trace(lines, "d")
     assert (len(load.jobs), load.remarks) == (
         398,
         ("2 lines could not be read; line 6: 3 fields, and the head has 16",),
@@ -425,7 +425,7 @@ def test_few_broken_lines_of_many_are_left_out_and_told() -> None:
 def test_more_than_a_hundredth_of_broken_lines_is_refused() -> None:
     rows = [{"JobID": str(100 + at), "Submit": "soon" if at % 50 == 7 else ONE["Submit"]} for at in range(400)]
     with pytest.raises(TraceError) as caught:
-        parse(dump(*rows), "d")
+        parse_trace(dump(*rows), "d")
     assert str(caught.value) == "d:9: Submit is 'soon', not a time; 8 of 400 lines cannot be read"
     assert caught.value.hint == f"mend or remove the line, or dump again: {COMMAND}"
 
@@ -448,7 +448,7 @@ def test_more_than_a_hundredth_of_broken_lines_is_refused() -> None:
 )
 def test_a_field_that_cannot_be_read_is_named(row: Mapping[str, str], said: str) -> None:
     with pytest.raises(TraceError) as caught:
-        parse(dump(row), "d")
+        parse_trace(dump(row), "d")
     assert (str(caught.value), caught.value.exit_code) == (said, 65)
 
 
@@ -477,5 +477,5 @@ NO_GPU = {"ReqTRES": "cpu=1,node=1", "AllocTRES": "cpu=1,node=1"}
 )
 def test_a_dump_that_is_no_use_is_told_what_to_do(lines: list[str], said: str, hint: str) -> None:
     with pytest.raises(TraceError) as caught:
-        parse(lines, "d")
+        parse_trace(lines, "d")
     assert (str(caught.value), caught.value.hint) == (said, hint)

@@ -14,16 +14,16 @@ from slurmwrap.sim.whatif.arm_measures import (  # fmt: skip
     Span,
     arm_of,
     busy_of,
+    compute_shares_within,
     fewest_nodes,
     jct_change,
     queueing_change,
     trust_of,
-    within,
 )
-from slurmwrap.sim.whatif.cluster_shape import server
+from slurmwrap.sim.whatif.cluster_shape import make_server
 from slurmwrap.sim.whatif.whatif_study import DelayFit, DelaySpread, Locality
 
-SERVERS = tuple(server(f"n{number}", 8, 64, 512_000) for number in range(4))
+SERVERS = tuple(make_server(f"n{number}", 8, 64, 512_000) for number in range(4))
 
 
 def jobs_of(*gpus: int, every_s: float = 0.0) -> list[SimJob]:
@@ -61,7 +61,7 @@ def test_an_arm_tells_delay_and_jct_by_class_and_nodes_of_jobs_with_several_gpus
 
 
 def test_the_distribution_counts_whom_each_moment_of_the_grid_has_seen_start() -> None:
-    shares = within([0.0, 5.0, 60.0, 10**9])
+    shares = compute_shares_within([0.0, 5.0, 60.0, 10**9])
     assert shares[0] == 0.5  # within 10 s
     assert shares[next(i for i, at in enumerate(GRID_S) if at >= 60)] == 0.75
     assert shares[-1] == 0.75

@@ -9,7 +9,7 @@ import pytest
 from slurmwrap.sim.sim_job import SimJob
 from slurmwrap.sim.trace.read_trace import open_load
 from slurmwrap.sim.trace.trace_load import Actual, Load
-from slurmwrap.sim.whatif.cluster_shape import server, site_of_dump, site_of_nodes
+from slurmwrap.sim.whatif.cluster_shape import make_server, site_of_dump, site_of_nodes
 from slurmwrap.sim.whatif.whatif_study import NodeClass, Shape
 from slurmwrap.slurm.scontrol_parser import parse_nodes
 
@@ -30,7 +30,7 @@ def load_of(*runs: tuple[SimJob, Actual], cpu: tuple[tuple[SimJob, Actual], ...]
 
 def test_a_node_has_what_was_ever_held_on_it_at_once() -> None:
     load = load_of(run("a1", 0, 10, 4, 8, 1000), run("a1", 5, 15, 4, 8, 1000), run("a1", 15, 20, 1, 30, 5000))
-    assert site_of_dump(load).servers == (server("a1", 8, 30, 5120),)
+    assert site_of_dump(load).servers == (make_server("a1", 8, 30, 5120),)
 
 
 def test_who_ends_and_who_starts_in_the_same_second_do_not_add_up() -> None:
@@ -39,7 +39,7 @@ def test_who_ends_and_who_starts_in_the_same_second_do_not_add_up() -> None:
 
 def test_a_job_over_nodes_holds_its_part_on_each() -> None:
     load = load_of(run("a[1-2]", 0, 10, 16, 32, 4096))
-    assert site_of_dump(load).servers == (server("a1", 8, 16, 2048), server("a2", 8, 16, 2048))
+    assert site_of_dump(load).servers == (make_server("a1", 8, 16, 2048), make_server("a2", 8, 16, 2048))
 
 
 def test_a_node_that_was_never_full_is_taken_to_be_as_those_named_alike() -> None:
@@ -55,7 +55,7 @@ def test_a_node_that_was_never_full_is_taken_to_be_as_those_named_alike() -> Non
 
 def test_jobs_without_gpus_count_on_the_nodes_of_those_with() -> None:
     load = load_of(run("a1", 0, 10, 8, 16), cpu=(run("a1", 0, 10, 0, 8), run("c1", 0, 10, 0, 64)))
-    assert site_of_dump(load).servers == (server("a1", 8, 24, 1024),)
+    assert site_of_dump(load).servers == (make_server("a1", 8, 24, 1024),)
 
 
 def test_a_dump_that_names_no_node_gives_no_cluster() -> None:

@@ -12,7 +12,7 @@ from whatif.month import month
 
 from slurmwrap.model.resource_profile import ResourceProfile, SpeedPoint
 from slurmwrap.sim.sim_job import SimJob
-from slurmwrap.sim.trace.read_trace import parse
+from slurmwrap.sim.trace.read_trace import parse_trace
 from slurmwrap.sim.trace.trace_load import Load
 from slurmwrap.sim.whatif.cluster_shape import site_of_dump
 from slurmwrap.sim.whatif.make_study import StudyOptions, study_of
@@ -24,7 +24,7 @@ from slurmwrap.store.serialize import to_json_dict
 
 @cache
 def load() -> Load:
-    return parse(month(jobs=200, nodes=3, seed=3).splitlines(), "month.psv")
+    return parse_trace(month(jobs=200, nodes=3, seed=3).splitlines(), "month.psv")
 
 
 @cache

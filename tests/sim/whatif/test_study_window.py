@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slurmwrap.sim.sim_job import SimJob
 from slurmwrap.sim.trace.trace_load import Actual, Load
-from slurmwrap.sim.whatif.study_window import begin_of, counted, end_of, enter
+from slurmwrap.sim.whatif.study_window import begin_of, end_of, select_counted_jobs, select_entering_jobs
 
 
 def load_of(*times: tuple[float, float, float | None]) -> Load:
@@ -31,7 +31,7 @@ def test_a_dump_whose_first_end_comes_late_is_not_cut_and_all_of_it_counts() -> 
 
 
 def test_who_ran_before_enters_at_his_start_and_who_waited_at_the_beginning() -> None:
-    jobs, actual = enter(CUT, 100.0)
+    jobs, actual = select_entering_jobs(CUT, 100.0)
     assert [(job.number, job.job, job.submit_s) for job in jobs] == [
         (0, "0", 50),
         (1, "1", 100.0),
@@ -44,5 +44,5 @@ def test_who_ran_before_enters_at_his_start_and_who_waited_at_the_beginning() ->
 
 
 def test_only_jobs_submitted_in_the_window_whose_end_is_known_count() -> None:
-    jobs, actual = enter(CUT, 100.0)
-    assert [job.job for job in counted(jobs, actual, (100.0, 400.0))] == ["2", "3", "4"]
+    jobs, actual = select_entering_jobs(CUT, 100.0)
+    assert [job.job for job in select_counted_jobs(jobs, actual, (100.0, 400.0))] == ["2", "3", "4"]

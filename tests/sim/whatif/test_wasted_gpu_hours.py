@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slurmwrap.sim.sim_job import SimJob
 from slurmwrap.sim.trace.trace_load import Actual
-from slurmwrap.sim.whatif.wasted_gpu_hours import anonymous, waste_of
+from slurmwrap.sim.whatif.wasted_gpu_hours import anonymize_users, waste_of
 from slurmwrap.sim.whatif.whatif_study import Lost, UserLoss
 
 
@@ -34,9 +34,9 @@ def test_what_did_not_complete_is_summed_by_state_and_by_user_the_most_first() -
 
 def test_anonymous_users_are_numbered_as_they_appear() -> None:
     jobs = [run(user, "FAILED", 1)[0] for user in ("zoe", "ana", "zoe")]
-    assert [job.user for job in anonymous(jobs)] == ["u1", "u2", "u1"]
+    assert [job.user for job in anonymize_users(jobs)] == ["u1", "u2", "u1"]
 
 
 def test_who_has_no_name_is_given_none() -> None:
     jobs = [run(user, "FAILED", 1)[0] for user in ("", "ana", "")]
-    assert [job.user for job in anonymous(jobs)] == ["", "u1", ""]
+    assert [job.user for job in anonymize_users(jobs)] == ["", "u1", ""]
