@@ -1,9 +1,9 @@
-"""What classifying a log costs, beside a search of what it reads for the same literals by `re`: 64 KiB and 10 MB.
+"""What classifying a log costs, next to a search of what it reads for the same literals by `re`: 64 KiB and 10 MB.
 
 The peer is one alternation of all literals that the signatures look for; it says where they occur, and nothing more.
 Of 10 MB classify reads the start and the end, so the peer is given these only.
 Prints medians and ratios of one run; machines are noisy, so only figures of one run may be compared. The budget is 5 ms
-for 64 KiB and 50 ms for 10 MB; a dense log, that no job prints, is measured beside it. make bench runs it.
+for 64 KiB and 50 ms for 10 MB; a dense log, that no job prints, is measured next to it. make bench runs it.
 """
 
 from __future__ import annotations

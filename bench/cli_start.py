@@ -1,4 +1,4 @@
-"""How long commands of `slurmwrap` take that have nothing to read, beside a Python that does nothing.
+"""How long commands of `slurmwrap` take that have nothing to read, next to a Python that does nothing.
 
 Each round runs every command once, so that all see the same machine; medians and ratios of one run are printed.
 """

@@ -1,4 +1,4 @@
-"""Least CPUs of a CPU-bound DataLoader job: found inside one running trial, beside a sweep of real restarts.
+"""Least CPUs of a CPU-bound DataLoader job: found inside one running trial, next to a sweep of real restarts.
 
 The job is real PyTorch: workers that compute each batch, a training step, and a device that is busy for a fixed time
 (a sleep: no GPU is needed, and it takes no CPU, as a GPU does not). The exhaustive sweep starts the job anew for every

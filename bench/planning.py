@@ -2,7 +2,7 @@
 
 Each size is read and planned in fresh processes, from the words of scontrol to a PlacementPlan, for four kinds of
 request, with 100 nodes under suspicion and every node's load published. A process does each thing once, as gsub does;
-the figures are medians over the processes, of CPU time, which other programs on the machine stretch least. Beside it,
+the figures are medians over the processes, of CPU time, which other programs on the machine stretch least. Next to it,
 in the same run: json.loads of the same facts, and a real slurmctld of 10,000 nodes: its own answer, and gsub's whole
 snapshot (two commands and the parsing), by the clock. Budgets at 10,000 nodes (5,000 jobs): plan 100 ms, parse 250 ms,
 300 MiB, and linear in nodes (the exponent of the power law through the sizes is at most 1.2; caches that overflow cost

@@ -6,8 +6,8 @@ average and 1.6 times as many as there are at most. Budgets there for all 82,247
 60 s and 2 GiB; and the cost per job grows by no more than the number of jobs to the power of 0.25 (1 would be a loop
 over all jobs for each job). To see, not to judge: FIFO on 64 servers, where the queue grows for weeks.
 
-Beside it, in the same run, a peer on the same jobs: with --peer DIR the authors' own simulator (a checkout of
-msr-fiddle/synergy at 1bb2bed6; simulation/authors.py tells what is left out of it) on their documented check; without
+Next to it, in the same run, a peer on the same jobs: with --peer DIR the authors' own simulator (a checkout of
+msr-fiddle/synergy at 1bb2bed6; simulation/authors.py reports what is left out of it) on their documented check; without
 the round loop as one would write it first (simulation/naive.py). Both must come to the same JCT. Exit code 1 when a
 budget does not hold or they do not.
 """

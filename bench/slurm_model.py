@@ -1,4 +1,4 @@
-"""Is the simulator's slurm mode like Slurm? Loads on a real one (slurmwrap lab) beside the model's word. As root.
+"""Is the simulator's slurm mode like Slurm? Loads on a real one (slurmwrap lab) next to the model's word. As root.
 
     bench/slurm_model.py                    Philly's window and drawn loads, once each (about ten minutes)
     bench/slurm_model.py --seeds 1-3 --loads drawn --repeat 2
@@ -9,7 +9,7 @@ when slurmctld took each job in, and nothing of what happened afterwards. Two of
 with jobs that run alone, before: how long a job takes beyond its sleep, and from an end to the next start in its place.
 
 Printed: makespan, mean queueing delay (real / model), Spearman's rank correlation of the starts, and the share of jobs
-that started within 2 s, 5 s and 5 % of the makespan of the model's time; beside it a model without backfill, as a
+that started within 2 s, 5 s and 5 % of the makespan of the model's time; next to it a model without backfill, as a
 yardstick. Exit code 1 where the makespan is off by more than 10 % or the starts correlate by less than 0.9.
 """
 
@@ -48,7 +48,7 @@ LAB = SchedulerParams(sched_interval_s=2.0, queue_depth=1000, backfill_s=1.0, se
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Likeness:
-    """One load: the model beside what happened. Seconds."""
+    """One load: the model next to what happened. Seconds."""
 
     load: str
     jobs: int
@@ -155,7 +155,7 @@ def calibrated(running: Lab) -> tuple[float, float]:
     return median(run.end - run.start - 1.0 for run in runs), median(start_gaps(runs))
 
 
-# ------------------------------------------------------------------------------------------- beside the model
+# ------------------------------------------------------------------------------------------- next to the model
 
 
 def likeness(load: str, jobs: Sequence[SimJob], real: Real, world: SchedulerParams, longer_s: float) -> Likeness:

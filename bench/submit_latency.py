@@ -1,4 +1,4 @@
-"""What a submission costs by gsub, beside sbatch itself, simple_slurm and submitit. As root; make bench runs it.
+"""What a submission costs by gsub, next to sbatch itself, simple_slurm and submitit. As root; make bench runs it.
 
 Each round submits the same held job of 16 GPUs on 2 nodes by each program in turn, so that all see the same machine;
 medians and ratios of one run are printed, since only those can be compared. On a lab of 8 nodes, and on 10,000 nodes of

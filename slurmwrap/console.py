@@ -36,7 +36,7 @@ class Console:
         return cls(program, sys.stderr, tty, tty and not plain)
 
     def hushed(self) -> Console:
-        """One that nobody hears."""
+        """One that no one hears."""
         return Console(self.program, open(os.devnull, "w"))  # noqa: PTH123 - until we end
 
     def style(self, text: str, *names: str) -> str:
@@ -60,7 +60,7 @@ class Console:
             self._line(f"{self.program}: {harmless(error.hint)}")
 
     def fault(self, error: Exception) -> None:
-        """Something of ours failed: one line, and the traceback in a file where one can be written."""
+        """Something of slurmwrap's failed: one line, and the traceback in a file where one can be written."""
         where = "" if isinstance(error, SlurmwrapError) else _keep_traceback(error)
         hint = getattr(error, "hint", "")
         self._line(self.style(f"{self.program}: {type(error).__name__}: {harmless(str(error))}", "yellow") + where)
@@ -106,7 +106,7 @@ def _keep_traceback(error: Exception) -> str:
         directory = find_user_state_dir(os.environ)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = directory / f"fault-{int(time.time())}-{os.getpid()}.log"
-        told = "".join(traceback.format_exception(error))  # with what the user called: for nobody else
+        told = "".join(traceback.format_exception(error))  # with what the user called: for no one else
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w", errors="backslashreplace") as file:
             file.write(told)
     except OSError:

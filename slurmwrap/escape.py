@@ -1,7 +1,7 @@
 """Text of others on its way to something that reads it: one function for each such reader. Pure; standard library only.
 
-A job's name, a comment, a path, a line of a log: whoever wrote it must not speak to a terminal, make a formula of a
-cell, or write a line of ours. What cannot be shown is spelt, not left out, but by `marked`.
+A job's name, a comment, a path, a line of a log: anyone who wrote it must not speak to a terminal, make a formula of a
+cell, or write a line of slurmwrap's. What cannot be shown is spelt, not left out, but by `marked`.
 
     visible        one line of a terminal or a page
     harmless       several lines of one: line breaks and tabs stay
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what spreadsheets take for one (OWASP, CSV injection)
 _SPECIAL = frozenset("\\`*_[]<>|~#&!@")
-_COMMENT = 400  # characters of ours in a Comment
+_COMMENT = 400  # characters of slurmwrap's in a Comment
 
 
 def visible(text: str) -> str:
@@ -54,7 +54,7 @@ def utf8(text: str) -> bytes:
 
 
 def comment(text: str, known: str = "") -> str:
-    """For a job's Comment, behind what stands there: one line, bounded. Programs read `scontrol show` line by line."""
+    """For a job's Comment, behind what is there: one line, bounded. Programs read `scontrol show` line by line."""
     ours = visible(text)[:_COMMENT]
     return f"{known} | {ours}" if known else ours
 

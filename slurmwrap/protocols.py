@@ -60,7 +60,7 @@ class SbatchCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SbatchResult:
-    """What sbatch said, without what `accepted` was told. `job_id` None: it refused or (`timed_out`) nobody knows."""
+    """What sbatch said, without what `accepted` was told. `job_id` None: it refused or (`timed_out`) no one knows."""
 
     exit_code: int
     stdout: str
@@ -82,7 +82,7 @@ class Slurm(Protocol):
         """Submits once; never again after an ambiguous error."""
 
     def job(self, address: str) -> JobRecord | None:
-        """Slurm's word on one job or array task; None when Slurm has forgotten it (MinJobAge)."""
+        """Slurm's record on one job or array task; None when Slurm has forgotten it (MinJobAge)."""
 
     def jobs(self, user: str | None = None) -> tuple[JobRecord, ...]:
         """All jobs that Slurm still knows, of one user or all."""
@@ -259,7 +259,7 @@ class Store(Protocol):
         """Inserts or replaces."""
 
     def save_measurement(self, key: str, measurement: Measurement, at: float, source: str) -> None:
-        """Keeps a raw measurement beside the profile it went into."""
+        """Keeps a raw measurement next to the profile it went into."""
 
 
 class Memory(Protocol):
@@ -313,7 +313,7 @@ class Memory(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenIncident:
-    """What everyone may know of an open incident: nobody's job, no word of a user's.
+    """What everyone may know of an open incident: no one's job, no word of a user's.
 
     `scope`: "cluster", "switch leaf0", "path /scratch" (a mount point that the controller knows), "path" (another one)
     or "host" (some host outside).
@@ -353,7 +353,7 @@ class Publisher(Protocol):
         """Replaces what the nodes' Prolog gate reads."""
 
     def tell_owner(self, record: JobRun, actions: Sequence[ActionRecord]) -> None:
-        """Seals one judged attempt for its owner's uid (`munge -u`); only he can open it."""
+        """Seals one judged attempt for its owner's uid (`munge -u`); only they can open it."""
 
     def end_pass(self) -> None:
         """A pass is over: what was collected for the owners is sent."""

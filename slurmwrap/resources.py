@@ -1,4 +1,4 @@
-"""Finds templates/, prolog/ and hooks/: beside the package in a checkout, inside it once installed."""
+"""Finds templates/, prolog/ and hooks/: next to the package in a checkout, inside it once installed."""
 
 from __future__ import annotations
 

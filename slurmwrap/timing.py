@@ -19,7 +19,7 @@ def reached(stage: str) -> None:
 
 
 def leave() -> None:
-    """At the end of the process, where somebody wants to know."""
+    """At the end of the process, where someone wants to know."""
     if where := os.environ.get(WHERE):
         import json
 

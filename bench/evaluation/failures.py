@@ -38,7 +38,7 @@ def start(pool: Executor, *, quick: bool) -> Started:
 
 
 def page(started: Started) -> str:
-    """The study, then how much it hangs on what nobody has measured."""
+    """The study, then how much it hangs on what no one has measured."""
     return "\n".join(
         [
             started.whole.result().rstrip(),

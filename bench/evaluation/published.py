@@ -1,4 +1,4 @@
-"""Figures of others that ours stand beside: of the papers, and of the authors' own simulators. Data only.
+"""Figures of others that ours are next to: of the papers, and of the authors' own simulators. Data only.
 
 Sources. Synergy: Mohan et al., OSDI 2022, slides; its README for artefact evaluation (ae-readme.md); its simulator,
 msr-fiddle/synergy at 1bb2bed6, `opt` by HiGHS. Tiresias: Gu et al., NSDI 2019; its simulator, SymbioticLab/Tiresias at

@@ -59,7 +59,7 @@ def _tiresias(bench: Bench) -> list[_Row]:
 
 
 def _beaten(bench: Bench, count: int) -> str:
-    """On generated loads: production's `graded` beside Synergy-Tune."""
+    """On generated loads: production's `graded` next to Synergy-Tune."""
     said = []
     for load in synergy.LOADS:
         found = synergy.spread(bench, load, count)

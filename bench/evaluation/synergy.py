@@ -68,7 +68,7 @@ def commands(seed_count: int, *, quick: bool) -> list[Command]:
 
 
 def shipped(bench: Bench) -> str:
-    """Both shipped traces, each mechanism beside the paper's and the authors' own figure."""
+    """Both shipped traces, each mechanism next to the paper's and the authors' own figure."""
     parts = []
     for title, command, figures in (
         ("100 jobs at once, FIFO", STATIC100, published.STATIC100),

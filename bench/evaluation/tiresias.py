@@ -8,7 +8,7 @@ from evaluation import published
 from evaluation.commands import Bench, Command, Run
 from evaluation.tables import agrees, block, number, table
 
-# (as the authors call it, words of ours)
+# (as the authors call it, words of slurmwrap's)
 SCHEDULES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("fifo", ("--policy", "fifo")),
     ("fifo, yarn", ("--policy", "fifo", "--placement", "consolidate")),
@@ -70,7 +70,7 @@ def _row(name: str, words: Sequence[str], run: Run, theirs: Sequence[float]) -> 
 
 
 def gittins(bench: Bench) -> str:
-    """How far 2D-Gittins is from what it stands beside."""
+    """How far 2D-Gittins is from what it is next to."""
     name, words = SCHEDULES[-1]
     (large,), (small,) = (bench.runs(Command((*trace, *words))) for trace in (PHILLY480, SMALL))
     ratios = large["mean_jct_s"] / published.PHILLY480[name][0], small["mean_jct_s"] / published.TIRESIAS_60[name]

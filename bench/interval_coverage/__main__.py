@@ -1,4 +1,4 @@
-"""How often the night report's intervals hold the truth, beside other ways to make them.
+"""How often the night report's intervals hold the truth, next to other ways to make them.
 
     python bench/interval_coverage              some minutes: the table of docs/report.md
     python bench/interval_coverage --quick      a tenth of the periods

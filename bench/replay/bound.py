@@ -1,11 +1,11 @@
 """How far any policy could get on a cluster that takes nothing back from a running job: a proof and a search.
 
-`least_makespan`: proven. Whoever runs the jobs, in whatever order, each with one constant grant: a job with grant o
+`least_makespan`: proven. Anyone who runs the jobs, in whatever order, each with one constant grant: a job with grant o
 runs t(o) = work / speed(o) and takes t(o) GPU-seconds, cpus(o) t(o) CPU-seconds and mem(o) t(o) MiB-seconds. For any
 prices a, b, c >= 0 of the three, the sum over jobs of the least t(o) (a + b cpus(o) + c mem(o)) is at most
 T (a GPUs + b CPUs + c MiB); and no job is faster than at its best. The greatest of these over a grid of prices is a
 lower bound of the makespan T, so proportional / bound is an upper bound of the ratio. It does not know that a server is
-not a pool, nor that a queue has an order: probably nobody reaches it.
+not a pool, nor that a queue has an order: probably no one reaches it.
 
 `best_found`: a search, no proof. All run times known, requests fixed beforehand, Slurm's order and backfill as the
 simulator has them: from a few starts, single requests are changed again and again; what is no worse is kept.

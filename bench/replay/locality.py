@@ -5,7 +5,7 @@ simulator/traces/*/placements.csv: seconds per step by placement, AWS nodes with
 4 GPUs of one node 0.760 s, two of each of two nodes 1.402 s. ResNet-50, batch 200: 1.005 s on 4 GPUs of one node,
 1.015 s on 8 of two, so nothing to speak of. The trace's models are put into these two kinds by Tiresias's skew (largest
 tensor by model size: VGG and AlexNet 0.61 to 0.77, the others 0.04 to 0.14). More nodes than two cost nothing further
-there, and a second leaf switch costs nothing here, since nobody measured it.
+there, and a second leaf switch costs nothing here, since no one measured it.
 
 A job asks for its GPUs and leaves open on how many nodes: --ntasks=N --gpus-per-task=1.
 """
@@ -180,7 +180,7 @@ def _submit(running: Lab, arm: str, job: SimJob, setup: Setup) -> int:
 
 
 def skewed(job: SimJob) -> bool:
-    """Whether its model suffers when spread. Of GoogLeNet nobody published a skew: no fully connected giants, so no."""
+    """Whether its model suffers when spread. Of GoogLeNet no one published a skew: no fully connected giants, so no."""
     return SKEW.get(job.model, 0.0) > Placement().skew_limit
 
 

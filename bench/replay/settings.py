@@ -1,4 +1,4 @@
-"""The policy's settings of the gsub arm: set for the lab's user and reconciler, and recorded beside the figures."""
+"""The policy's settings of the gsub arm: set for the lab's user and reconciler, and recorded next to the figures."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ class Caller:
         return self._inputs[user.uid]
 
     def _repeated(self, call: Call) -> Iterator[Call]:
-        """As his user submits it again, unchanged or not quite."""
+        """As their user submits it again, unchanged or not quite."""
         if call.category in ("success", "cancelled", "time_limit") or (call.retry and call.curable):
             return
         again = 1 - 1 / _repetition(call.category)

@@ -17,7 +17,7 @@ _BATCH = 20_000
 
 
 class Sink:
-    """Opens or makes the file by the store, and writes beside it: one method call per row would take hours."""
+    """Opens or makes the file by the store, and writes next to it: one method call per row would take hours."""
 
     def __init__(self, path: Path) -> None:
         Database.open(path).close()

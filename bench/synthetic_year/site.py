@@ -18,7 +18,7 @@ FIRST_UID = 20_001
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Shares are 0..1. `assumed`: nobody published it."""
+    """Shares are 0..1. `assumed`: no one published it."""
 
     # GPU demand: Synergy's mix for Philly's loads (70/10/15/5 for 1/2/4/8), and large jobs on top (assumed).
     demand: tuple[tuple[int, float], ...] = (

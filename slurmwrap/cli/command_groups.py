@@ -130,7 +130,7 @@ class _LoadedCommands(MutableMapping[str, Any]):
 
 
 class Commands(TyperGroup):
-    """The group `slurmwrap`. Its help tells what a researcher needs from what an administrator runs."""
+    """The group `slurmwrap`. Its help reports what a researcher needs from what an administrator runs."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)

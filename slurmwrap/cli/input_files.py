@@ -59,7 +59,7 @@ def _compare_digest(blocked: BlockedInput, read: InputRead) -> str:
 def digest_of(path: Path) -> str:
     """Of a file as it is now; UsageError where it cannot be read.
 
-    Root reads as the file's owner; what is root's own, as nobody where the path may be a user's link to it.
+    Root reads as the file's owner; what is root's own, as no one where the path may be a user's link to it.
     """
     try:
         owner = path.stat().st_uid or (0 if _roots_alone(path) else _get_nobody_uid())
@@ -74,7 +74,7 @@ def digest_of(path: Path) -> str:
 
 
 def _roots_alone(path: Path) -> bool:
-    """Whether nobody but root decides what lies there: no links, no directory of anybody else's on the way."""
+    """Whether no one but root decides what lies there: no links, no directory of anybody else's on the way."""
     if os.path.realpath(path) != str(path):
         return False
     found = [one.lstat() for one in (path, *path.parents)]

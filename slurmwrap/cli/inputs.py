@@ -89,7 +89,7 @@ def _is_meant(one: BlockedInput, pattern: str, job: int, wanted: RunFilter) -> b
 
 
 def _list_freed(place: RecordSource, as_json: bool) -> None:
-    """The site's word that its user overruled for himself."""
+    """The site's word that its user overruled for themselves."""
     freed = {} if place.site else UserState(place.database.parent).freed_inputs()
     rows = [{"digest": digest, "freed_at": at} for digest, at in sorted(freed.items(), key=lambda one: -one[1])]
     lines = [[digest[:_DIGEST], text_format.moment(at, terminal.local_zone())] for digest, at in freed.items()]
@@ -258,7 +258,7 @@ def _format_line(group: Sequence[InputRow]) -> list[str]:
 
 
 def _reason(blocked: BlockedInput) -> str:
-    """Without the path, which stands beside it."""
+    """Without the path, which is next to it."""
     return blocked.reason.replace(blocked.path, "").strip(" :,") or blocked.reason
 
 

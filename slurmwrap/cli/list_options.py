@@ -179,7 +179,7 @@ def user_name(uid: int) -> str:
 
 
 def get_user_name_of_caller() -> str:
-    """Who asks, for what is kept: with sudo, whom he was before too."""
+    """Who asks, for what is kept: with sudo, whom they were before too."""
     name = user_name(os.getuid())
     sudo = os.environ.get("SUDO_USER", "") if os.getuid() == 0 else ""
     return f"{name} (sudo {text_format.fit(sudo, 40)})" if sudo else name

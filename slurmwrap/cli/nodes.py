@@ -98,7 +98,7 @@ def list_nodes(
 
 
 def _has_cause(row: Mapping[str, Any], score: NodeScore | None, cause: str) -> bool:
-    """Whether the word stands in what is said against the node, or in a fault that counts."""
+    """Whether the word is in what is said against the node, or in a fault that counts."""
     terms = score.terms if score is not None else ()
     texts = [row["reason"], *(f"{term.kind} {term.text}" for term in terms if term.weight)]
     return any(cause.lower() in text.lower() for text in texts)
@@ -309,7 +309,7 @@ def _get_reason(health: NodeHealth | None, score: NodeScore | None) -> str:
 
 
 def _refuse_strangers(names: Sequence[str], view: NodeView, place: RecordSource, config: Config) -> None:
-    """A name that neither Slurm nor the history knows; where Slurm does not answer, nobody can say."""
+    """A name that neither Slurm nor the history knows; where Slurm does not answer, no one can say."""
     heard = {one.health.node for one in view.standings} | {one.node for one in view.scores}
     strangers = [name for name in names if name not in heard]
     slurm = view.nodes or (_read_nodes(config) if strangers and not place.site else ())

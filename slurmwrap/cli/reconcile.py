@@ -89,7 +89,7 @@ def _is_site(config: Config) -> bool:
     if not config.site.state_dir:
         return False
     if os.geteuid() == 0 or os.geteuid() == _named_uid(config.site.slurm_user):
-        return True  # SlurmUser, were the directory somebody else's, shall hear of that and not become a plain user
+        return True  # SlurmUser, were the directory someone else's, shall hear of that and not become a plain user
     try:
         return Path(config.site.state_dir).stat().st_uid == os.geteuid()
     except OSError:

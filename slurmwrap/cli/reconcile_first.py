@@ -35,7 +35,7 @@ def look_first(place: RecordSource, config: Config, *, although_site: bool = Fal
 
     `although_site`: also where the site's reconciler is at work, without acting: it may be some seconds behind.
     """
-    if place.site or _is_damaged(place):  # whoever reads a damaged one says so
+    if place.site or _is_damaged(place):  # anyone who reads a damaged one says so
         return ""
     site_works = place.published is not None and _is_fresh(place)
     if site_works and not although_site:

@@ -72,7 +72,7 @@ class RecordSource:
 
     @property
     def alone(self) -> bool:
-        """No site judges this user's runs: only his own `slurmwrap reconcile` does."""
+        """No site judges this user's runs: only their own `slurmwrap reconcile` does."""
         return not self.site and self.published is None
 
 
@@ -198,7 +198,7 @@ def _list_readable(kind: type[T], context: Context, key: str, items: Iterable[Ob
 
 
 def _with_sealed(known: JobRecords, place: RecordSource, address: str, number: int | None) -> JobRecords:
-    """What the site judged and sealed for this user; its word stands before his own reconcile's."""
+    """What the site judged and sealed for this user; its word stands before their own reconcile's."""
     if place.published is None:
         return known
     try:

@@ -1,6 +1,6 @@
 """`slurmwrap spool`: what waits for the reconciler, what it did not believe, and clearing that. Flags in, table out.
 
-Names and owners are looked at, and nobody's content: only the reconciler reads a spool file, by the rules of
+Names and owners are looked at, and no one's content: only the reconciler reads a spool file, by the rules of
 store/spool_reader.py.
 """
 
@@ -51,7 +51,7 @@ class SpoolFiles:
     spool: str
     directory: str
     # "waiting" for the reconciler, "rejected": it was not believed, "unfinished": being written, "answers" of Slurm's
-    # that gsub keeps for seconds, "faults": logs of errors of ours
+    # that gsub keeps for seconds, "faults": logs of errors of slurmwrap's
     what: str
     owner: str
     files: int
@@ -138,7 +138,7 @@ def _answers() -> list[Path]:
 
 
 def _faults() -> list[Path]:
-    """Tracebacks of errors of ours (console.py)."""
+    """Tracebacks of errors of slurmwrap's (console.py)."""
     return sorted(find_user_state_dir(os.environ).glob("fault-*.log"))
 
 

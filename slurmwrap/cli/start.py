@@ -1,6 +1,6 @@
 #!python
 """gsub as a program: installed as it stands here (pyproject.toml, shared-scripts), since who calls sbatch has any
-Python variables at all. They are meant for his job: they go there, and change nothing here.
+Python variables at all. They are meant for their job: they go there, and change nothing here.
 
 A console script made by an installer imports from PYTHONPATH before the first line of ours: an old enum.py there, or
 an empty entry in a directory with a types.py, and there would be no sbatch any more. Modules that this file imports

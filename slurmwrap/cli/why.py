@@ -108,7 +108,7 @@ def account(story: JobTimeline, known: JobRecords, config: Config) -> RetryBudge
 
 
 def story_of_job(address: str, known: JobRecords, config: Config, place: RecordSource) -> JobTimeline:
-    """By what is kept of it, else by Slurm's own word. SlurmwrapError where nobody knows it."""
+    """By what is kept of it, else by Slurm's own record. SlurmwrapError where no one knows it."""
     story = build_timeline(address, known.submissions, known.preruns, known.attempts, known.actions, known.delays)
     if story.empty:
         whose = None if place.site or place.uid == 0 else place.uid
@@ -133,7 +133,7 @@ def _last(place: RecordSource) -> tuple[str, str]:
 
 
 def _with_slurm(story: JobTimeline, place: RecordSource, config: Config) -> JobTimeline:
-    """With Slurm's word of this moment, for a job that has not ended."""
+    """With Slurm's record of this moment, for a job that has not ended."""
     last = story.attempts[-1] if story.attempts else None
     ended = last is not None and last.state not in ("", REQUEUED)  # after a requeue the next run waits
     if ended or list_tasks(story) or story.empty:
@@ -157,7 +157,7 @@ def _said(job: JobRecord) -> str:
 
 
 def _lines(story: JobTimeline, uid: int) -> Mapping[tuple[str, int], str]:
-    """What stands at the lines that the pre-run's findings name, as it was then: read for its owner alone, and only
+    """What is at the lines that the pre-run's findings name, as it was then: read for its owner alone, and only
     from files that were not changed since."""
     asked = story.submission
     if asked is None or asked.uid != uid:

@@ -46,7 +46,7 @@ _SENTENCES = {
 class Key:
     """One key. `default` is a text, a number, a truth value or a tuple of texts."""
 
-    name: str  # "prerun.grace_s"; "slurm_timeout_s" stands in no section
+    name: str  # "prerun.grace_s"; "slurm_timeout_s" is in no section
     default: Any
     unit: str  # "seconds"; "" where there is none
     text: str  # one sentence, with its full stop

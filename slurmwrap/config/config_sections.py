@@ -181,7 +181,7 @@ class SiteSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosing:
-    """How failures are told apart."""
+    """How failures are distinguished."""
 
     signatures: str = ""
 

@@ -53,7 +53,7 @@ def _make_path(name: str) -> Path:
 
 def _read_absolute_path(environ: Mapping[str, str], name: str) -> str:
     """ "" for what is not set, for a relative path, which would mean another place in each directory, and as root for
-    another user's directory (`sudo -E`): his files are not to be believed, and he could not write to ours there."""
+    another user's directory (`sudo -E`): their files are not to be believed, and they could not write to ours there."""
     value = environ.get(name, "")
     return value if value.startswith("/") and (os.geteuid() or not _find_owner(value)) else ""
 
@@ -79,8 +79,8 @@ def _find_home(environ: Mapping[str, str]) -> str:
 
 
 def find_other_writers(found: os.stat_result) -> str:
-    """Why somebody else than root and ourselves may have written a file. A group that is the owner's own (many systems
-    give each user one, with a umask of 002) and root's are not somebody else."""
+    """Why someone else than root and ourselves may have written a file. A group that is the owner's own (many systems
+    give each user one, with a umask of 002) and root's are not someone else."""
     if found.st_uid not in (0, os.geteuid()):
         return f"it belongs to uid {found.st_uid}"
     if found.st_mode & 0o002 or (found.st_mode & 0o020 and not _is_own_group(found.st_uid, found.st_gid)):

@@ -19,7 +19,7 @@ def suggest_key(key: str) -> str:
     known = list_sections()
     if section in known:
         return _format_suggestion(_find_nearest(name, known[section]) or _find_in_other_section(name))
-    if section:  # only where a table stands in a table
+    if section:  # only where a table is in a table
         return _format_suggestion(_find_in_other_section(name))
     return _format_suggestion(
         _find_in_other_section(name, exactly=True)

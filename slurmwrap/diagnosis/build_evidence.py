@@ -1,4 +1,4 @@
-"""Joins what the hooks saw of a job with Slurm's word on it: Observations and a JobRecord in, Evidence out. Pure.
+"""Joins what the hooks saw of a job with Slurm's record on it: Observations and a JobRecord in, Evidence out. Pure.
 
 A node knows a job by its raw id only, and ids come back (requeue, MaxJobId, a controller that lost its state), so an
 observation belongs to the run in whose time window it lies. Only observations whose seal is believed are given here.
@@ -204,7 +204,7 @@ def build_measurement(job: JobRecord, observations: Sequence[Observation]) -> Me
 
 
 def add_counted_steps(found: Measurement | None, job: JobRecord, counted: Mapping[str, Any]) -> Measurement | None:
-    """`found` with what the step counter left (`node_hooks/step_counts.py`); all of it is the user's word."""
+    """`found` with what the step counter left (`node_hooks/step_counts.py`); all of it is the user's claim."""
     steps, per_s = _parse_int(counted, "count"), _parse_number(counted, "per_s")
     if steps <= 0:
         return found

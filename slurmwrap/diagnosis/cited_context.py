@@ -1,7 +1,7 @@
 """The lines around the one that decided, so that a person sees it where it stood. Pure.
 
 Of a Python traceback these are the innermost frame of the user's own code and the lines just before the exception; of
-anything else the lines before and after. They are kept with the diagnosis: the log may be gone when somebody asks why.
+anything else the lines before and after. They are kept with the diagnosis: the log may be gone when someone asks why.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def _diagnose_completed(evidence: Evidence, signatures: SignatureSet | None) -> 
 
 
 def make_classifier(site: str) -> Callable[[Evidence], Diagnosis]:
-    """`classify` with the signatures of the site's own file beside the shipped ones; "" for none.
+    """`classify` with the signatures of the site's own file next to the shipped ones; "" for none.
 
     The shipped ones alone are loaded with the first failure: a pre-run that passes does without. Raises ConfigError
     naming file, signature and reason.

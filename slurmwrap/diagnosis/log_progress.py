@@ -17,7 +17,7 @@ _PROGRESS = re.compile(
     r"|\b(?:it|steps?|samples|examples|tokens)/s(?:ec)?\b.{0,60}\d"
     r"|\bglobal_step/sec: "
 )
-# Bars of what comes before or beside training: they go on in another thread, or are drawn once more at the end.
+# Bars of what comes before or next to training: they go on in another thread, or are drawn once more at the end.
 _BESIDE = re.compile(
     r"(?:[Dd]ownload|[Uu]pload|[Ll]oading|[Ff]etching|[Tt]okeniz|[Mm]ap\b|[Ff]ilter\b|[Gg]enerating|[Ee]xtracting|[Uu]npack"
     r"|[Ss]aving|[Rr]esolving|[Cc]aching|[Pp]reprocess|[Cc]reating)[^|]{0,80}\d{1,3}%\||\d[kMGT]?i?B/s\]"

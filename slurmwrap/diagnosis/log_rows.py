@@ -40,7 +40,7 @@ _BARE_ROW = re.compile(r"(?:[a-z_]\w{0,60}\.){0,8}([A-Z][A-Za-z0-9]{1,60}(?:Erro
 _BARE = re.compile(r"(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Empty|Iteration|Closed|Abort(?:ed)?)$")
 _FRAME = re.compile(r'^\s*[│|]?\s*(?:> ?)?File "([^"\n]{1,400})", line \d+')
 _RICH_FRAME = re.compile(r"^│ (/[^\s:]{1,300}):\d+ in ")
-# Tracebacks of interpreters that end: nobody waits for what raised them. The first is the row before, the other the
+# Tracebacks of interpreters that end: no one waits for what raised them. The first is the row before, the other the
 # outermost frame (CPython 3.8 to 3.14; multiprocessing/util.py, resource_tracker.py, logging/__init__.py).
 _IGNORED = re.compile(r"Exception ignored (?:in|on|while|from)|Error in atexit\._run_exitfuncs|--- Logging error ---")
 _AT_EXIT = re.compile(
@@ -132,7 +132,7 @@ def strip_prefix(row: str) -> str:
 
 
 def rank_of(row: str) -> int | None:
-    """The rank that a launcher wrote before the row, None when none stands there."""
+    """The rank that a launcher wrote before the row, None when none is there."""
     found = _RANK.match(row)
     return int(next(group for group in found.groups() if group)) if found else None
 

@@ -12,7 +12,7 @@ from slurmwrap.diagnosis.log_rows import rank_of
 from slurmwrap.fast_dataclasses import dataclass
 
 LOOK_BACK = 60  # rows before one without a time that are searched for the last time printed
-_HEAD = 90  # a time stands at the start of a row, after a rank's prefix
+_HEAD = 90  # a time is at the start of a row, after a rank's prefix
 _TIME = r"(?P<h{0}>\d\d):(?P<m{0}>\d\d):(?P<s{0}>\d\d)(?:[.,](?P<f{0}>\d{{1,9}}))?"
 _STAMP = re.compile(
     r"(?P<y>20\d\d)[-/](?P<mo>\d\d)[-/](?P<d>\d\d)[T ]"

@@ -2,7 +2,7 @@
 
 The heaviest class of marks that the program did not survive decides (log_matches.py); within a class the first one in
 time, where all of them carry a time, else the first of the first file. A failure that a dying peer brings about
-(connection closed, remote process exited, a collective that nobody answered) waits behind another rank's own failure.
+(connection closed, remote process exited, a collective that no one answered) waits behind another rank's own failure.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _TEARDOWN = re.compile(
     r"|exited unexpectedly|[Cc]onnection (?:timed|reset|refused|closed)|NCCL|nccl|[Gg]loo|TCPStore"
     r"|[Dd]efault process group|process group .{0,40}destroy"
 )
-# A shell's or a tool's complaint; scripts that watch or copy print them beside training.
+# A shell's or a tool's complaint; scripts that watch or copy print them next to training.
 _TOOL = re.compile(
     r"(?:\S{1,200}: line \d{1,6}: |(?:\S{0,80}/)?(?:-?bash|sh|zsh|cp|mv|mkdir|rm|tar|touch|rsync|ln|chmod|chown|ls|cat"
     r"|tee|scp|du|df|find|grep|stat|head|tail|nvidia-smi|curl|wget|git|ssh): )"

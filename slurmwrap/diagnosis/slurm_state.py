@@ -1,9 +1,9 @@
-"""Slurm's own word on an ending: state, reason, exit codes. Pure.
+"""Slurm's own record on an ending: state, reason, exit codes. Pure.
 
 What Slurm says about its own doing (time limit, preemption, node failure, cancel) decides over the application's
 text. Traps measured on 22.05: a failed srun hidden by a later command shows only in the derived exit code; exit
 "signals" 125 and 53 mean out of memory and I/O set-up; `srun -K` and torchrun's teardown print CANCELLED for steps of
-jobs that nobody cancelled, so a step's line alone says nothing.
+jobs that no one cancelled, so a step's line alone says nothing.
 """
 
 from __future__ import annotations

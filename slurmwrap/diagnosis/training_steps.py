@@ -1,6 +1,6 @@
 """How far training came, from what it printed: for the retry ledger (progress resets it) and for `resize`. Pure.
 
-All of it is the user's word. Only the start and the end of each log are read: the furthest step stands near the end,
+All of it is the user's claim. Only the start and the end of each log are read: the furthest step stands near the end,
 where a run resumed near the start.
 """
 

@@ -34,7 +34,7 @@ PAUSES_S = (1.0, 2.0, 5.0, 10.0, 20.0, 40.0)
 AGAIN_S = 2.0  # where squeue knew no such job
 _SURE = 3  # such answers in a row are believed
 
-_HELD = ("dependency", "hold")  # it may not start when its pre-run lets it go
+_HELD = ("dependency", "hold")  # it may not start when its pre-run releases it
 
 T = TypeVar("T")
 Applied = tuple[Mapping[str, str | None], ...]  # what was asked of Slurm, each with its error or None
@@ -155,7 +155,7 @@ def find_waiting_job(job_id: int, desk: SubmitContext, meant: JobIdentity | None
 
 
 def _read_job_record(job_id: int, desk: SubmitContext) -> JobRecord | None:
-    """Slurm's word on the job; None only after several such answers: squeue once missed a job that was there."""
+    """Slurm's record on the job; None only after several such answers: squeue once missed a job that was there."""
     for _ in range(_SURE - 1):
         record = desk.slurm.job(str(job_id))
         if record is not None:
@@ -223,7 +223,7 @@ def _apply_second_plan(
 
 
 def _apply_each(actions: Sequence[SlurmAction], desk: SubmitContext) -> Applied:
-    """Applies in order; a refusal is kept beside its action and does not stop the rest."""
+    """Applies in order; a refusal is kept next to its action and does not stop the rest."""
     outcome: list[Mapping[str, str | None]] = []
     for action in actions:
         error = None

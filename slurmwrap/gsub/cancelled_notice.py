@@ -68,7 +68,7 @@ def notify_of_cancelled_job(
 
 
 def format_cancelled_notice(waiting: HeldJob, record: PrerunRecord) -> str:
-    """What stands in the job's output file: what happened, why, what to do."""
+    """What is in the job's output file: what happened, why, what to do."""
     script = waiting.request.script.path
     again = f"gsub --prerun=off {shlex.quote(script)}" if script else "repeat the gsub call with --prerun=off"
     whole = "all tasks of job" if waiting.request.value("array") else "job"

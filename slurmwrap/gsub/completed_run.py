@@ -19,7 +19,7 @@ _CLOCKS_S = 60.0  # the controller's clock and ours
 
 
 def has_completed_before(request: JobRequest, desk: SubmitContext, mark: str) -> bool:
-    """By what is remembered or, for the newest runs whose end nobody has judged yet, by Slurm, which forgets a job
+    """By what is remembered or, for the newest runs whose end no one has judged yet, by Slurm, which forgets a job
     some minutes after its end (MinJobAge). What Slurm says is remembered."""
     script = sha256_hex(request.script.content)
     if desk.memory.completed(script, mark):

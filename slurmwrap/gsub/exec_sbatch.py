@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def pass_at_a_glance(words: Sequence[str]) -> None:
-    """Does not return where the call is plainly none of ours: this is all that most calls of a site pay for."""
+    """Does not return where the call is plainly none of slurmwrap's: this is all that most calls of a site pay for."""
     if is_certain_passthrough(words, os.environ, read_regular_file):
         process_env.normalize_process()
         with suppress(SlurmwrapError):  # no sbatch to be found: the long way tells
@@ -26,7 +26,7 @@ def pass_at_a_glance(words: Sequence[str]) -> None:
 
 
 def exec_sbatch(words: Sequence[str], stdin: bytes | None = None) -> NoReturn:
-    """Its output, signals and exit code are the user's. `stdin`: what was read of ours already."""
+    """Its output, signals and exit code are the user's. `stdin`: what was read of slurmwrap's already."""
     if stdin is not None:
         refill_pipe(0, stdin)
     sys.stderr.flush()
@@ -40,7 +40,7 @@ def exec_sbatch(words: Sequence[str], stdin: bytes | None = None) -> NoReturn:
 
 
 def refill_pipe(descriptor: int, content: bytes) -> None:
-    """A pipe that was read to its end, full again for whoever reads the descriptor next."""
+    """A pipe that was read to its end, full again for anyone who reads the descriptor next."""
     again = os.memfd_create("script")
     os.write(again, content)
     os.lseek(again, 0, os.SEEK_SET)

@@ -63,7 +63,7 @@ def follow(directory: Path, job_id: int, desk: SubmitContext, voice: Console) ->
 def take_prerun_snapshot(
     state: str, reason: str, waited_s: float, progress: dict[str, Any], wanted: int
 ) -> PrerunSnapshot:
-    """What to show, from Slurm's word and what the supervisor left in progress.json."""
+    """What to show, from Slurm's record and what the supervisor left in progress.json."""
     if state in ("PENDING", "CONFIGURING"):
         waits = "waiting for other jobs" if reason.startswith("Dependency") else "waiting for one GPU"
         stage = waits if state == "PENDING" else "starting"

@@ -25,7 +25,7 @@ def extend_grace(waiting: HeldJob, grace_s: float, desk: SubmitContext, note: Ca
     """Moves the job's StartTime; returns it (Unix seconds), or None where the job is left as it is.
 
     A start that its user has moved stays, and so does a job that has started. `note` is told the new time before Slurm
-    is: whoever releases the job must know it for ours. SlurmError when Slurm does not answer or refuses.
+    is: anyone who releases the job must know it for ours. SlurmError when Slurm does not answer or refuses.
     """
     if waiting.job_id is None or not waiting.request.value("dependency"):
         return None

@@ -200,7 +200,7 @@ def _pass(reason: str, words: list[str], request: JobRequest, voice: Console, st
 
 
 def _submit(words: list[str], request: JobRequest, environ: Mapping[str, str], voice: Console, stdin: _Stdin) -> int:
-    """The loop; whatever of ours fails before sbatch was called leaves a plain submission."""
+    """The loop; whatever of slurmwrap's fails before sbatch was called leaves a plain submission."""
     nothing = request.own.dry_run or request.own.prerun == "only"
     _reject_json_of_dry_run(request)
     try:

@@ -2,7 +2,7 @@
 
 What is drawn is not a job but what may share a pre-run: a user's script, code, environment and options, within one
 week. Submitting the same again does not draw again, and a sweep is held out as a whole or not at all. Who asks for a
-pre-run by --prerun has it, and takes part in no draw; so has who waits for it before he submits: a job that was then
+pre-run by --prerun has it, and takes part in no draw; so has who waits for it before they submit: a job that was then
 never submitted could not be counted.
 """
 

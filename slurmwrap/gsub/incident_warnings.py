@@ -1,6 +1,6 @@
 """Which open incidents may hit a job that is about to be submitted. It is warned about, never held back.
 
-Paths are compared as they are written: a file system that hangs would hang whoever resolved a link on it.
+Paths are compared as they are written: a file system that hangs would hang anyone who resolved a link on it.
 """
 
 from __future__ import annotations

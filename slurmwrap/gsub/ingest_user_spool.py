@@ -1,4 +1,4 @@
-"""Takes into the user's database what his pre-runs left since the last call: profiles, blocked inputs.
+"""Takes into the user's database what their pre-runs left since the last call: profiles, blocked inputs.
 
 Loads the database's library, so gsub calls it only when a pre-run left a mark (UserStateStore.remember_prerun).
 """
@@ -20,9 +20,9 @@ from slurmwrap.store.user_state_files import DATABASE
 
 
 def ingest_user_spool(config: Config, slurm: SlurmCommands, voice: Console, state: Path) -> bool:
-    """Empties the user's own spool into his database; judges nothing, acts on nothing.
+    """Empties the user's own spool into their database; judges nothing, acts on nothing.
 
-    False when the lock cannot be had: somebody else is doing this work now, which is no fault.
+    False when the lock cannot be had: someone else is doing this work now, which is no fault.
     """
     database = state / DATABASE
     with ExitStack() as stack:

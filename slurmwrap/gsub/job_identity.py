@@ -2,7 +2,7 @@
 
 A slurmctld that was killed may have lost the last jobs it took; started again, it gives their ids to others, which may
 well be the same user's (seen on 22.05). SubmitTime tells, and where it cannot, since that happened within a minute, the
-user's own words: he may rename or move a job of his that waits, but hardly both.
+user's own words: they may rename or move a job of theirs that waits, but hardly both.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class JobIdentity:
         return bool(record.name and record.work_dir) and record.name != self.name and record.work_dir != self.work_dir
 
     def has_no_prerun_in(self, record: JobRecord) -> bool:
-        """Whether `record` is not of this job's pre-run, which was submitted next (nobody renames it)."""
+        """Whether `record` is not of this job's pre-run, which was submitted next (no one renames it)."""
         late = record.submit_time > self.before + _SBATCH_S + _CLOCKS_S
         return late or (bool(record.name) and record.name != self.prerun)
 

@@ -16,7 +16,7 @@ PICK_PAUSE_S = 60.0
 def read_planning_facts(desk: SubmitContext, *, starts_now: bool) -> PlanningFacts:
     """The outlook of a job. `starts_now`: it is eligible as soon as Slurm has it.
 
-    Firm things are for where the reconciler runs and will hear of the job: else nobody would loosen them.
+    Firm things are for where the reconciler runs and will hear of the job: else no one would loosen them.
     """
     now = desk.clock.now()
     alone = starts_now and now - desk.memory.picked_at() >= PICK_PAUSE_S

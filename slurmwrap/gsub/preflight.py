@@ -109,8 +109,8 @@ def _format_errors(failures: Sequence[PastFailure]) -> str:
 
 
 def _list_blocks_in_force(desk: SubmitContext) -> dict[str, BlockedInput]:
-    """By digest; the user's own word, which knows the line, before what everybody sees."""
-    everyone = [b for b in desk.published.blocked if b.uid in (_EVERYBODY, desk.uid)]  # one user's log binds him alone
+    """By digest; the user's own claim, which knows the line, before what everybody sees."""
+    everyone = [b for b in desk.published.blocked if b.uid in (_EVERYBODY, desk.uid)]  # one user's log binds them alone
     known = [*everyone, *desk.memory.blocked_inputs()]
     return {b.digest: b for b in sorted(known, key=lambda b: (b.uid == desk.uid, bool(b.path)))}
 

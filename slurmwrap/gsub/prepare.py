@@ -173,7 +173,7 @@ def _run_checks(
     return findings, (*forced, *errors)
 
 
-# What a finding says of something that is not there, or may not be read; whoever ends first may still make it.
+# What a finding says of something that is not there, or may not be read; anyone who ends first may still make it.
 _MISSING = re.compile(
     r"no such file|there is no (?:file|directory)|does not exist|No module named|command not found on this machine"
     r"|cannot be read|you may not write"

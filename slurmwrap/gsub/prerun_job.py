@@ -62,7 +62,7 @@ class PrerunTerminated(BaseException):
 
 
 class JobGone(Exception):
-    """The real job started, ended or was cancelled: a trial beside it would only write into its files."""
+    """The real job started, ended or was cancelled: a trial next to it would only write into its files."""
 
     started = False  # by the end of its grace, as far as is known
 
@@ -315,7 +315,7 @@ def _try(guest: WaitingJob, trial: PrerunFiles, tried: dict[str, Judged], crowd:
 
 
 def _settle_waiting_job(guest: WaitingJob, tried: Mapping[str, Judged], speaks: Verdict, crowd: _Crowd) -> None:
-    """What the pre-run says of one that it did not try; whatever of ours fails releases it."""
+    """What the pre-run says of one that it did not try; whatever of slurmwrap's fails releases it."""
     try:
         trial = PrerunFiles.read(Path(guest.trial_dir))
         judged = tried.get(trial.spec.fingerprint) or Judged(_derive_verdict(speaks))
@@ -465,7 +465,7 @@ def _make_held_job(trial: PrerunFiles) -> HeldJob:
 
 @dataclass(frozen=True, slots=True)
 class _Reporter:
-    """Leaves progress.json for who follows, and gives up a trial for which nobody waits."""
+    """Leaves progress.json for who follows, and gives up a trial for which no one waits."""
 
     directory: Path
     watch: RealJobWatcher

@@ -67,7 +67,7 @@ def _wait_for_prerun_id(found: InflightPrerun, desk: SubmitContext) -> InflightP
 
 
 def withdraw_prerun(prepared: PreparedJob, directory: str, desk: SubmitContext) -> None:
-    """The pre-run could not be submitted: nobody shall wait for it."""
+    """The pre-run could not be submitted: no one shall wait for it."""
     if desk.flights is None or not prepared.group or not directory:
         return
     desk.flights.drop(prepared.group, directory)
@@ -80,7 +80,7 @@ def _is_alive(found: InflightPrerun, desk: SubmitContext) -> bool:
         return found.submitting(desk.clock.now())
     try:
         record = desk.slurm.job(str(found.job_id))
-    except SlurmError:  # nobody knows; who attaches to a dead one waits for its grace at most
+    except SlurmError:  # no one knows; who attaches to a dead one waits for its grace at most
         return True
     return _is_at_work(found, record)
 

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from slurmwrap.model.node import Node
     from slurmwrap.sbatch.request import JobRequest
 
-# What no wait can mend: Slurm's words for a request that no node, partition or account of the cluster fits.
+# What no wait can fix: Slurm's words for a request that no node, partition or account of the cluster fits.
 _NEVER = re.compile(
     r"Requested node configuration is not available|Invalid (partition|account|qos|feature|node|generic resource"
     r"|job array|license|reservation|constraint)|can not be satisfied|specification|more processors|Node count",
@@ -216,7 +216,7 @@ def run_prerun_first(
     """--prerun=wait and only: the request is validated, then the pre-run goes alone and is followed live, on `live`.
 
     With `only` what Slurm refuses is a verdict; else SlurmError with its words and exit code. KeyboardInterrupt: the
-    user stopped watching; the pre-run goes on, nothing else was submitted, and he was told.
+    user stopped watching; the pre-run goes on, nothing else was submitted, and they were told.
     """
     import gc
 

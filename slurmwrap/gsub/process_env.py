@@ -111,7 +111,7 @@ def _read_given_variable(name: bytes) -> list[bytes] | None:
 
 
 def _fill_closed() -> None:
-    """/dev/null stands in for closed standard streams: else a database or the script would be opened in their place,
+    """/dev/null is in for closed standard streams: else a database or the script would be opened in their place,
     and written to. Like all that Python opens it is closed again at exec, so that sbatch finds them closed."""
     with suppress(OSError):
         while (number := os.open(os.devnull, os.O_RDWR)) <= 2:

@@ -23,7 +23,7 @@ def find_known_profile(key: str, desk: SubmitContext) -> ResourceProfile | None:
 def choose_profile(
     key: str, uid: int, own: ResourceProfile | None, published: Iterable[ResourceProfile]
 ) -> ResourceProfile | None:
-    """The user's own, or the site's of the same user (a key is a user's word): the one that rests on more runs."""
+    """The user's own, or the site's of the same user (a key is a user's claim): the one that rests on more runs."""
     site_key = published_key_of(profile_key_of(uid, key))
     known = [replace(p, key=key) for p in published if p.key == site_key] + ([own] if own else [])
     return max(known, key=lambda p: (p.runs, p.measured_at), default=None)
@@ -33,5 +33,5 @@ def keep(write: Callable[[], None], desk: SubmitContext) -> None:
     """What cannot be remembered (a full disk, no home) must not cost a job that Slurm already has."""
     try:
         write()
-    except Exception as error:  # nor must a fault of ours
+    except Exception as error:  # nor must a fault of slurmwrap's
         desk.say(f"this is not remembered for `slurmwrap why`: {error}")

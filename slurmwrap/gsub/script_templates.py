@@ -1,7 +1,7 @@
 """Launch templates: where they lie, what each is for, and a batch script made from one. Jinja2 is loaded here alone.
 
 The user's own come first, then the site's, then the shipped ones: the script runs as the user, so his own file can harm
-nobody but himself. A file that somebody else may write is never read.
+no one but themselves. A file that someone else may write is never read.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _read(path: Path, origin: str) -> Template:
 
 
 def _read_template(path: Path, origin: str) -> str:
-    """The shipped ones are as good as the program itself, whoever installed it."""
+    """The shipped ones are as good as the program itself, anyone who installed it."""
     try:
         with path.open("rb") as file:
             reason = find_other_writers(os.fstat(file.fileno())) or find_other_writers(path.parent.stat())

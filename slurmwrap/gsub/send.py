@@ -84,7 +84,7 @@ def is_quiet(request: JobRequest) -> bool:
 
 
 def _remove_notices(result: SbatchResult) -> SbatchResult:
-    """sbatch's words as --quiet leaves them: we take the option away, since with it nobody is told the job's id."""
+    """sbatch's words as --quiet leaves them: we take the option away, since with it no one is told the job's id."""
     lines = result.stderr.splitlines(keepends=True)
     kept = [line for line in lines if not line.startswith("sbatch: ") or line.startswith(_LOUD)]
     return replace(result, stdout="", stderr="".join(kept))

@@ -30,6 +30,6 @@ def is_as_given(at: float, given: Sequence[float], eligible_since: float) -> boo
 
 
 def has_user_changed_start_time(record: JobRecord, given: Sequence[float], now: float) -> bool:
-    """Somebody set another start that is still to come (`scontrol update StartTime=`): no verdict shortens that."""
+    """Someone set another start that is still to come (`scontrol update StartTime=`): no verdict shortens that."""
     at = record.eligible_time
     return bool(given) and at is not None and at > now and not is_as_given(at, given, 0.0)

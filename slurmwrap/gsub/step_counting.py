@@ -61,7 +61,7 @@ def find_hindrance(request: JobRequest) -> str:
 def export_with(value: str | None, counter: str) -> str | None:
     """A list of --export with the counter in it; None where the list need not change.
 
-    The user's own PYTHONPATH=… in it keeps its place behind the counter; a PYTHONPATH that he kept out stays out.
+    The user's own PYTHONPATH=… in it keeps its place behind the counter; a PYTHONPATH that they kept out stays out.
     """
     if value is None:
         return None

@@ -345,7 +345,7 @@ def _find_holder(request: JobRequest, environ: Mapping[str, str], config: Config
 
 
 def _read_published(config: Config, state: UserState, uid: int) -> Published:
-    """What the site says, less the user's own inputs that he freed since (`slurmwrap inputs clear`)."""
+    """What the site says, less the user's own inputs that they freed since (`slurmwrap inputs clear`)."""
     if not config.site.published:
         return Published()
     from slurmwrap.store.published import list_trusted_uids, read_published

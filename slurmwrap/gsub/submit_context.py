@@ -93,7 +93,7 @@ class TrialJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitResult:
-    """What became of one submission. `result` is sbatch's own word on the real job."""
+    """What became of one submission. `result` is sbatch's own record on the real job."""
 
     result: SbatchResult
     batch: BatchScript

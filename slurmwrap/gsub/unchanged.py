@@ -122,7 +122,7 @@ def _list_package_folders(prefixes: Sequence[str], around: Surroundings) -> Iter
 
 
 def _list_neighbouring_files(around: Surroundings) -> Iterator[str]:
-    """Files where the job runs and beside its programs: settings and data that the code names itself."""
+    """Files where the job runs and next to its programs: settings and data that the code names itself."""
     for folder in dict.fromkeys([around.chdir, *(posixpath.dirname(path) for path in around.code if path[:1] == "/")]):
         names = [name for name in around.files_in(folder) if not name.startswith(".")]
         yield from (f"{folder}/{name}" for name in names[:_FILES] if not name.endswith(_WRITTEN_BY_JOBS))

@@ -98,7 +98,7 @@ class UserStateStore:
         return ()
 
     def site_listens(self) -> bool:
-        """Its spool is there and takes files of ours."""
+        """Its spool is there and takes files of slurmwrap's."""
         site = self.config.site.spool
         return bool(site) and os.access(site, os.W_OK | os.X_OK)
 
@@ -212,7 +212,7 @@ class UserStateStore:
 
 
 def touch(path: str) -> None:
-    """Makes a file for nobody else, or makes it young again. OSError."""
+    """Makes a file for no one else, or makes it young again. OSError."""
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
     os.utime(path)
 

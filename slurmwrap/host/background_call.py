@@ -1,4 +1,4 @@
-"""Edge: one piece of work beside us, for what mostly waits for another process."""
+"""Edge: one piece of work next to us, for what mostly waits for another process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def start_in_background(work: Callable[[], T]) -> Callable[[], T]:
-    """Starts `work` at once; nobody waits for it at the program's end. What comes back waits, and gives its value."""
+    """Starts `work` at once; no one waits for it at the program's end. What comes back waits, and gives its value."""
     found: list[T] = []
     raised: list[BaseException] = []
     running = allocate_lock()

@@ -85,7 +85,7 @@ class Rendered:
 
 
 def install(settings: InstalledHookSettings, chains: tuple[Chained, ...] = ()) -> HookFiles:
-    """Writes all files below `settings.directory`, which must be ours and writable by nobody else."""
+    """Writes all files below `settings.directory`, which must be ours and writable by no one else."""
     files = render_hook_files(settings, chains)
     settings.directory.mkdir(mode=0o755, parents=True, exist_ok=True)
     _reject_shared_directory(settings.directory)

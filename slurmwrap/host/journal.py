@@ -47,7 +47,7 @@ class Journal:
         self.lost = 0  # records that journald had no room for
 
     def is_there(self) -> bool:
-        """Whether somebody listens."""
+        """Whether someone listens."""
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
                 probe.connect(self._path)
@@ -101,7 +101,7 @@ def _encode_field(name: str, value: str) -> bytes:
 
 
 def _send_by_file(to: socket.socket, data: bytes) -> None:
-    """What no datagram holds: journald takes a memfd that nobody can change any more."""
+    """What no datagram holds: journald takes a memfd that no one can change any more."""
     descriptor = os.memfd_create("slurmwrap-journal", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         written = 0

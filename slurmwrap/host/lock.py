@@ -1,4 +1,4 @@
-"""Edge: one process at a time per database, by flock on a file beside it that names the holder."""
+"""Edge: one process at a time per database, by flock on a file next to it that names the holder."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def start_encode(*, socket: str, uid_restriction: int | None = None) -> Callable
 
 
 def open_sealed(credential: bytes, *, socket: str) -> tuple[bytes, int] | None:
-    """(payload, uid that sealed it); None: sealed for somebody else, or no credential. StoreError without munged."""
+    """(payload, uid that sealed it); None: sealed for someone else, or no credential. StoreError without munged."""
     try:
         decoded = decode(credential, socket=socket)
     except BadCredential:

@@ -9,7 +9,7 @@ _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK 
 
 
 def append_lines(path: str, text: str) -> None:
-    """Adds `text` to a regular file, which is made where there is none, as slurmd would make it. What stands there
+    """Adds `text` to a regular file, which is made where there is none, as slurmd would make it. What is there
     stays. OSError for anything else: a link, a pipe, a device, no directory."""
     try:
         descriptor = os.open(path, _FLAGS, 0o666)  # less the umask, as slurmstepd does

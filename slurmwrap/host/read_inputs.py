@@ -1,7 +1,7 @@
-"""Edge: inputs that may have broken a job, read as the job's owner: nobody learns of a file he cannot read.
+"""Edge: inputs that may have broken a job, read as the job's owner: no one learns of a file they cannot read.
 
 Always in a forked child with a deadline, for a file system may hang. Root's child becomes that user first
-(node_hooks/user_files.py); anybody else reads his own files only.
+(node_hooks/user_files.py); anybody else reads their own files only.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _digest(path: str) -> str:
 
 def _is_owned_by_another(path: str, uid: int) -> bool:
     """Whether content and name are another user's: not `uid`'s to write, to link or to rename. An empty file is
-    nobody's, for all empty files have one digest."""
+    no one's, for all empty files have one digest."""
     try:
         real = os.path.realpath(path)
         found = os.stat(real)  # noqa: PTH116 - takes any text

@@ -19,7 +19,7 @@ DEADLINE_S = 3.0
 
 
 class UserLogs:
-    """The `Logs` edge: stdout and stderr of an attempt, read with the rights of its user and of nobody else."""
+    """The `Logs` edge: stdout and stderr of an attempt, read with the rights of its user and of no one else."""
 
     def __init__(self, deadline_s: float = DEADLINE_S) -> None:
         self._deadline_s = deadline_s

@@ -17,8 +17,8 @@ from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.host.spawn import SpawnedProcess
 
 _CHUNK = 1 << 16  # the size of a pipe's buffer in Linux
-_TICK_S = 0.05  # how often to look whether a child ended whose pipes somebody else still holds
-_MOST_OF_OTHERS = 1 << 14  # bytes of each output: a command that runs as somebody else is his, and may say anything
+_TICK_S = 0.05  # how often to look whether a child ended whose pipes someone else still holds
+_MOST_OF_OTHERS = 1 << 14  # bytes of each output: a command that runs as someone else is theirs, and may say anything
 _GRACE_S = 0.4  # for the kernel to end a killed child; a child in D state may never end
 
 Heard = Callable[[bytes, bytes], None]
@@ -60,7 +60,7 @@ def run(
 
     `environ` None: ours with LC_ALL=C, so that texts can be compared. `stdin` None: /dev/null. Both outputs are kept
     whole. A background process of the command that holds the pipes open is not waited for. `uid`: whom to become
-    first, without any group of ours; only root can. Of what such a command says only the beginning is kept.
+    first, without any group of slurmwrap's; only root can. Of what such a command says only the beginning is kept.
 
     `program`: the file to start, where argv[0] is to say something else. `session` False: it stays in our session and
     process group, so that the terminal's Ctrl-C is for both, and what would end us goes to it: how it ends is then the
@@ -130,7 +130,7 @@ def _start_process(
 
 
 def _feed_small_input(child: SpawnedProcess, stdin: bytes | None) -> None:
-    """An empty pipe takes it whole: nobody needs to come back for it."""
+    """An empty pipe takes it whole: no one needs to come back for it."""
     if child.stdin is not None and stdin is not None and len(stdin) <= select.PIPE_BUF:
         with suppress(BrokenPipeError):
             os.write(child.stdin, stdin)

@@ -62,7 +62,7 @@ class SpawnedProcess:
         elif self.returncode is None:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
-            except ChildProcessError:  # somebody ignores SIGCHLD: nobody knows how
+            except ChildProcessError:  # someone ignores SIGCHLD: no one knows how
                 pid, status = self.pid, 0
             if pid:
                 self.returncode = os.waitstatus_to_exitcode(status)
@@ -80,7 +80,7 @@ class SpawnedProcess:
         return True
 
     def send(self, number: int) -> None:
-        """A signal to it; to nobody once it is gone."""
+        """A signal to it; to no one once it is gone."""
         if self.poll() is None:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -145,7 +145,7 @@ def _list_program_paths(name: str, environ: Mapping[str, str]) -> list[str]:
 
 
 def _list_inherited_descriptors() -> list[int]:
-    """What whoever started us left open for his children: not meant for ours."""
+    """What anyone who started us left open for their children: not meant for ours."""
     found = (int(name) for name in os.listdir("/proc/self/fd"))
     return [descriptor for descriptor in found if descriptor > 2 and _is_inheritable(descriptor)]
 

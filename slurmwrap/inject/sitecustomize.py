@@ -1,7 +1,7 @@
 """Loaded by every Python that a counted job starts: hooks the step counter in, then runs the shadowed sitecustomize.
 
 Found through PYTHONPATH. Python 3.6 syntax; nothing but sys and os until torch itself is imported, and no exception
-of ours ever leaves this file: the user's program must not notice it.
+of slurmwrap's ever leaves this file: the user's program must not notice it.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""What stands in the place of a replaced function of os, and the listings it gives.
+"""What is in the place of a replaced function of os, and the listings it gives.
 
 Used by slurmwrap_guard and its stand-ins only. Python 3.6 syntax, standard library.
 """

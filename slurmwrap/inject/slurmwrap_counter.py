@@ -2,9 +2,9 @@
 
 One file per process in $SLURMWRAP_STEP_DIR, named by its pid: 69 bytes of text in fixed columns, so that one pwrite
 replaces all of it: count, source, first and last step (seconds of CLOCK_MONOTONIC), peak GPU memory (MiB) and `parked`.
-`<pid>.model` beside it: bytes of all parameters, of the largest of them, and the world size.
+`<pid>.model` next to it: bytes of all parameters, of the largest of them, and the world size.
 With $SLURMWRAP_PARK_AFTER=N the process sleeps for good inside step N: no later line runs, no checkpoint is written,
-and whoever supervises it ends it. Python 3.6 syntax, standard library; what it raises its callers swallow.
+and anyone who supervises it ends it. Python 3.6 syntax, standard library; what it raises its callers swallow.
 """
 
 import _thread
@@ -131,7 +131,7 @@ class Counter(object):
         thing.__dict__[_OF_OBJECT] = (_getpid(), count)
 
     def saw(self, source: str, count: int, parks: "Any" = None) -> None:
-        """`source` stands at `count` steps. `parks`: whether the process ends here; None: by SLURMWRAP_PARK_AFTER."""
+        """`source` is at `count` steps. `parks`: whether the process ends here; None: by SLURMWRAP_PARK_AFTER."""
         if self.pid != _getpid():
             self.begin()
         rank = RANKS[source]

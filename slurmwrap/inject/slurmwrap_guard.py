@@ -7,7 +7,7 @@ the Python call that takes the path (slurmwrap_entries). Installed by sitecustom
 standard library; nothing of ours is raised into the user's process: what cannot be mapped is done as asked, except
 that a file too large to copy ends the trial.
 
-A script may stand in a directory that only the shadow tree has: getcwd and readlink give what the script knows, and
+A script may be in a directory that only the shadow tree has: getcwd and readlink give what the script knows, and
 relative paths lead from there.
 
 Not held: C code that opens files without such an entry (TensorFlow's and TensorStore's own file systems, RocksDB),
@@ -51,7 +51,7 @@ def for_child(path: "Any") -> "Any":
         if _shadow.is_free(full):
             return None
         shadowed = _there(_shadow.shadow(full)) and not _shadow.is_merged(full)  # of a merged one it sees the user's
-        if not text.startswith("/") and _is_away():  # it will stand in the shadow tree as we do
+        if not text.startswith("/") and _is_away():  # it will be in the shadow tree as we do
             return full if not shadowed and _there(full) else None
         made = not _there(folder) and _there(_shadow.shadow(folder))
         return _shadow.shadow(full) if shadowed or made else None
@@ -124,7 +124,7 @@ def start() -> bool:
 
 
 def _is_away() -> bool:
-    """We stand in the shadow tree, perhaps since our start."""
+    """We are in the shadow tree, perhaps since our start."""
     try:
         return os.getcwd().startswith(_shadow.inside)
     except OSError:

@@ -95,7 +95,7 @@ class ShadowTrees(object):
         return path[len(self.outputs) :] if path.startswith(self.inside) else path
 
     def as_is(self, path: str) -> "Optional[str]":
-        """For what is not led: its full path where only that leads to it, since we stand in the shadow tree."""
+        """For what is not led: its full path where only that leads to it, since we are in the shadow tree."""
         inside = path.startswith(self.inside) or (self.away and not path.startswith("/"))
         return self.resolved(path) if inside else None
 

@@ -69,7 +69,7 @@ class Finder(object):
             if finder is self:
                 continue
             if find is None:
-                return None  # of an older kind (Python < 3.12 still asks it): nobody is overtaken
+                return None  # of an older kind (Python < 3.12 still asks it): no one is overtaken
             spec = find(name, path, target)
             if spec is not None:
                 if not isinstance(spec.loader, type):  # a class would be changed for every module
@@ -100,7 +100,7 @@ def hook(name: str, module: "Any") -> None:
 
 
 def _layer(name: str) -> "Any":
-    """A file beside this one, whatever stands first on sys.path. One of each in a process, so there is one count."""
+    """A file next to this one, whatever stands first on sys.path. One of each in a process, so there is one count."""
     known = sys.modules.get(name)
     if known is not None and hasattr(known, "OF_SLURMWRAP"):
         return known

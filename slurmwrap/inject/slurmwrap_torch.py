@@ -35,7 +35,7 @@ def hook(name: str, module: "Any", counter: "Any") -> None:
 
 
 def quietly(action: "Any", *arguments: "Any") -> None:
-    """Nothing of ours is the program's business."""
+    """Nothing of slurmwrap's is the program's business."""
     try:
         action(*arguments)
     except Exception:

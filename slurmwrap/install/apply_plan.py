@@ -56,7 +56,7 @@ class System:
 
     @property
     def systemd_runs(self) -> bool:
-        """Whether systemctl would find somebody."""
+        """Whether systemctl would find someone."""
         return self.systemd and self.alive and _SYSTEMD_RUNS.is_dir()
 
 
@@ -103,7 +103,7 @@ def switch_on(plan: InstallationPlan, system: System, manifest: Manifest, *, unf
 
 def write_change(change: FileChange, system: System) -> None:
     """One of the site's files. SlurmwrapError where it is not any more what the plan was made of: minutes may pass
-    between, and nobody's edit may be lost."""
+    between, and no one's edit may be lost."""
     now = system.tree.read(change.path)
     if now is None or now.content != change.found.content:
         raise SlurmwrapError(
@@ -114,7 +114,7 @@ def write_change(change: FileChange, system: System) -> None:
 
 
 def _keep_present_content(written: Written, plan: InstallationPlan) -> Written:
-    """Only what lies there now: an older content is nobody's business any more."""
+    """Only what lies there now: an older content is no one's business any more."""
     now = [digest(item.content) for item in plan.items if str(item.path) == written.path]
     return replace(written, digests=tuple(now)) if now else written
 

@@ -21,7 +21,7 @@ OK, WARN, FAIL = "ok", "warn", "fail"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallationCheck:
-    """One thing looked at. `hint`: how to mend it."""
+    """One thing looked at. `hint`: how to fix it."""
 
     what: str
     state: str

@@ -9,7 +9,7 @@ Where two readings are possible the conflict is named and nothing is done.
     nothing                 Prolog=HOOKS/prolog
     one program             from 24.11 on a line of ours before its own; before that Prolog=HOOKS/prolog_site, a script
                             that runs ours and then becomes the site's (same pid, environment and exit code)
-    a pattern /DIR/*        a file of ours in DIR, named so that Slurm's reverse alphabetical order runs it first
+    a pattern /DIR/*        a file of slurmwrap's in DIR, named so that Slurm's reverse alphabetical order runs it first
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PATTERN = frozenset("*?[")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """A script of ours in the hooks' directory that runs hook `first` and then becomes `site`."""
+    """A script of slurmwrap's in the hooks' directory that runs hook `first` and then becomes `site`."""
 
     name: str
     first: str
@@ -207,7 +207,7 @@ def _check_timeout(found: tuple[SlurmConfSetting, ...], others: bool) -> _Part:
 
 
 def _remark_on_short_timeout(found: tuple[SlurmConfSetting, ...]) -> _Part:
-    """A remark where the site's own timeout may end a hook of ours; 26.05 has one for each of them as well."""
+    """A remark where the site's own timeout may end a hook of slurmwrap's; 26.05 has one for each of them as well."""
     value = found[-1].value if found else ""
     if value.isdigit() and int(value) < OUR_DEADLINE_S + 5:
         return _Part(remark=f"{found[-1].key}={value} is the site's and stays; a hook of ours may take "

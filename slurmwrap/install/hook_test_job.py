@@ -64,7 +64,7 @@ def try_out(
     patience_s: float = 60.0,
 ) -> tuple[HookTestResult, ...]:
     """One job on each of `names`, as `user` (root). `heard(job id)`: what is believed of a job by now; `aside()`: what
-    the spool holds and nobody believes."""
+    the spool holds and no one believes."""
     by_name = {node.name: node for node in nodes}
     jobs = {name: _submit_test_job(by_name.get(name), name, slurm, user) for name in names}
     contexts: dict[int, set[Context]] = {job: set() for job in jobs.values() if isinstance(job, int)}

@@ -1,4 +1,4 @@
-"""Which hooks ran where: what the nodes' Epilogs said of their files, beside the controller's. Pure but for one read.
+"""Which hooks ran where: what the nodes' Epilogs said of their files, next to the controller's. Pure but for one read.
 
 Every Epilog's observation carries the fact `hooks`: release and checksum of the files that ran
 (node_hooks/checksum.py).

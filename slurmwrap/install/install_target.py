@@ -120,7 +120,7 @@ def read_system_settings(settings: tuple[SlurmConfSetting, ...], tree: FileTree,
 
 
 def _find_python(tree: FileTree) -> str:
-    """RHEL 8 has platform-python, and python3 only where somebody installed it."""
+    """RHEL 8 has platform-python, and python3 only where someone installed it."""
     for path in ("/usr/bin/python3", "/usr/libexec/platform-python"):
         if (tree.root / path.lstrip("/")).exists():
             return path

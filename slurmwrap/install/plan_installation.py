@@ -63,7 +63,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileChange:
-    """A file of the site's that is edited. `base`: its text without any line of ours."""
+    """A file of the site's that is edited. `base`: its text without any line of slurmwrap's."""
 
     path: Path  # the real one, links resolved
     found: FoundFile = field(repr=False)
@@ -91,7 +91,7 @@ class InstallationPlan:
     remarks: tuple[str, ...]
     restart: bool = False  # slurmctld has to be started again before EpilogSlurmctld runs
     controllers: tuple[str, ...] = ()  # other hosts of slurmctld, on which nothing is done
-    stale: tuple[str, ...] = ()  # files of an earlier installation of ours that no longer belong
+    stale: tuple[str, ...] = ()  # files of an earlier installation of slurmwrap's that no longer belong
 
     @property
     def node_items(self) -> tuple[Item, ...]:
@@ -271,7 +271,7 @@ def _judge_item(item: Item, tree: FileTree, manifest: Manifest | None) -> Item:
     if there.content == item.content:
         return replace(item, state=SAME)
     if item.kind == "config":
-        return replace(item, state=SAME, content=there.content)  # the administrator's, whoever began it
+        return replace(item, state=SAME, content=there.content)  # the administrator's, anyone who began it
     if digest(there.content) in ours or (not ours and _is_adoptable(item, there.content)):
         return replace(item, state=UPGRADE)
     if ours:
@@ -333,7 +333,7 @@ def _remark_on_filter(wanted: InstallTarget, manifest: Manifest | None, main: Pa
 
 
 def _is_adoptable(item: Item, there: bytes) -> bool:
-    """Whether a file in the hooks' directory is an older one of ours, of which no manifest knows."""
+    """Whether a file in the hooks' directory is an older one of slurmwrap's, of which no manifest knows."""
     signs = {"node_hooks.pyz": b"node_hooks/hook_main.py", "hooks.json": b'"node_state_dir"'}
     return item.kind == "hook" and signs.get(item.path.name, b"\n# slurmwrap: ") in there
 

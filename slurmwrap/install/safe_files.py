@@ -1,7 +1,7 @@
 """Edge: reads and writes below one root directory, never through what an ordinary user could have put there.
 
-Every directory on the way is opened by descriptor. It must belong to somebody trusted (root, SlurmUser) and let nobody
-else write, unless it is sticky, where nobody can replace what is not his. A symbolic link is followed only if somebody
+Every directory on the way is opened by descriptor. It must belong to someone trusted (root, SlurmUser) and let no one
+else write, unless it is sticky, where no one can replace what is not their. A symbolic link is followed only if someone
 trusted made it. Files are written aside and renamed; the name aside is fixed, so that what a crash leaves is found.
 """
 
@@ -130,14 +130,14 @@ class FileTree:
                 os.close(handle)
 
     def remove(self, path: Path) -> None:
-        """A file, and what a crash left beside it. Nothing to remove is well."""
+        """A file, and what a crash left next to it. Nothing to remove is well."""
         with self._open_parent(path) as (parent, name):
             for one in (name, _make_temporary_name(name)) if parent >= 0 else ():
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(one, dir_fd=parent)
 
     def remove_aside(self, path: Path) -> None:
-        """Only what a crash left beside it."""
+        """Only what a crash left next to it."""
         self.remove(path.with_name(_make_temporary_name(path.name)))
 
     def is_link(self, path: Path) -> bool:
@@ -147,7 +147,7 @@ class FileTree:
     def empty(self, path: Path) -> bool:
         """Removes all that is in a directory, by descriptor; False where something stays.
 
-        No link is followed, neither `path` itself nor one below, nor on the way one that SlurmUser made: he could send
+        No link is followed, neither `path` itself nor one below, nor on the way one that SlurmUser made: it could send
         root anywhere.
         """
         if self.is_link(path):

@@ -1,7 +1,7 @@
 """Is the reconciler at work, and was there a report last night? Reads two files; remembers what it said last.
 
 The service touches `heartbeat` in site.state_dir after each pass. A reconciler that lives and cannot pass (Slurm, MUNGE
-or the database away) is late as well: what matters is that nobody looks after the jobs.
+or the database away) is late as well: what matters is that no one looks after the jobs.
 """
 
 from __future__ import annotations

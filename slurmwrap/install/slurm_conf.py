@@ -124,7 +124,7 @@ def applied(text: str, edit: Edit) -> str:
 def reverted(text: str, edit: Edit, *, newline_at_end: bool = True) -> str:
     """`applied` taken back, whatever else was changed meanwhile. `newline_at_end`: the file ended in one before.
 
-    SlurmwrapError when our lines are not there as we wrote them: then nobody can say what the file should be.
+    SlurmwrapError when our lines are not there as we wrote them: then no one can say what the file should be.
     """
     if edit.block:
         text = _without_block(text, edit, newline_at_end)
@@ -148,7 +148,7 @@ def _without_block(text: str, edit: Edit, newline_at_end: bool) -> str:
 
 
 def stripped(text: str) -> str:
-    """Without a block of ours, and with the site's lines that it keeps as comments, whichever edit that was."""
+    """Without a block of slurmwrap's, and with the site's lines that it keeps as comments, whichever edit that was."""
     kept, inside = list[str](), False
     for line in text.splitlines(keepends=True):
         inside = inside or line.rstrip() == BEGIN

@@ -29,7 +29,7 @@ NODE_KINDS = ("hook", "copy", "filter")  # of the files: those that lie on nodes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UninstallResult:
-    """What taking back does. `changed`: files that somebody changed since; they stay, and are named."""
+    """What taking back does. `changed`: files that someone changed since; they stay, and are named."""
 
     changes: tuple[FileChange, ...]
     files: tuple[Path, ...]

@@ -15,7 +15,7 @@ from slurmwrap.model import hostlist
 
 
 def refuse_in_force(where: InstallContext) -> None:
-    """SlurmwrapError while slurmctld still names hooks of ours: a node whose hook's file is gone is drained."""
+    """SlurmwrapError while slurmctld still names hooks of slurmwrap's: a node whose hook's file is gone is drained."""
     if where.manifest is None or not where.system.alive:
         return
     try:

@@ -106,7 +106,7 @@ def _conf(where: InstallContext, named: Path | None) -> Path:
 
 
 def _config(where: InstallContext) -> Config:
-    """The site's, of the running system; an image has none of ours yet."""
+    """The site's, of the running system; an image has none of slurmwrap's yet."""
     if not where.system.alive:
         return Config()
     try:

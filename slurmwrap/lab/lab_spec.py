@@ -110,7 +110,7 @@ def checked(spec: LabSpec) -> LabSpec:
 def cluster_of(directory: Path) -> str:
     """A ClusterName for the lab in `directory` (absolute, resolved): "lab" for root's own place, else made of it.
 
-    Each lab counts its jobs from 1, and what a user keeps of his jobs goes by cluster and id.
+    Each lab counts its jobs from 1, and what a user keeps of their jobs goes by cluster and id.
     """
     if directory == ROOTS_PLACE:
         return "lab"

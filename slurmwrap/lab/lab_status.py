@@ -21,7 +21,7 @@ from slurmwrap.lab.render_slurm_conf import PRERUN_PARTITION, enforcement
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabStatus:
-    """A lab at one moment. `states`: Slurm's word per node ("idle", "drained", ...; none without a controller)."""
+    """A lab at one moment. `states`: Slurm's record per node ("idle", "drained", ...; none without a controller)."""
 
     state: LabState
     states: dict[str, str]

@@ -1,4 +1,4 @@
-"""Finds in the daemons' logs the one line that tells why a lab did not come up."""
+"""Finds in the daemons' logs the one line that reports why a lab did not come up."""
 
 from __future__ import annotations
 

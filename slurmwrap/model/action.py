@@ -8,7 +8,7 @@ from slurmwrap.fast_dataclasses import dataclass
 
 
 class Verb(Enum):
-    """scontrol's and scancel's verbs; BLOCK_INPUT is our own, recorded beside them and never sent to Slurm."""
+    """scontrol's and scancel's verbs; BLOCK_INPUT is our own, recorded next to them and never sent to Slurm."""
 
     REQUEUE = "requeue"
     REQUEUEHOLD = "requeuehold"

@@ -107,7 +107,7 @@ def unsettled(rounds: Rounds) -> tuple[int, ...]:
 
 
 def _dips(curve: Sequence[CurvePoint]) -> set[int]:
-    """Points that are too slow although fewer CPUs are not, or beside the next one: 3 % more CPUs give no 10 %."""
+    """Points that are too slow although fewer CPUs are not, or next to the next one: 3 % more CPUs give no 10 %."""
     enough = GOOD * best_rate(curve)
     least_good = min((point.cpus for point in curve if point.steps_per_s >= enough), default=0)
     low = {point.cpus for point in curve if point.steps_per_s < enough and point.cpus > least_good > 0}

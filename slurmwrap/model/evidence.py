@@ -88,9 +88,9 @@ class Diagnosis:
     advice: str = ""  # one sentence to the researcher
     node: str = ""  # the node that kernel, Slurm or NVML blame, "" for none
     conclusive: bool = False  # the fault drains the node by itself (Xid table)
-    input_path: str = ""  # the file named by the evidence (the user's word), for incorrect_inputs
-    step: int | None = None  # furthest training step seen (the user's word)
-    resumed: bool = False  # it was seen to go on from a checkpoint (the user's word)
-    checkpoint_step: int | None = None  # step of the newest checkpoint it wrote (the user's word)
-    remaining_s: float | None = None  # of a run that its time limit ended: seconds to go, by its log (the user's word)
+    input_path: str = ""  # the file named by the evidence (the user's claim), for incorrect_inputs
+    step: int | None = None  # furthest training step seen (the user's claim)
+    resumed: bool = False  # it was seen to go on from a checkpoint (the user's claim)
+    checkpoint_step: int | None = None  # step of the newest checkpoint it wrote (the user's claim)
+    remaining_s: float | None = None  # of a run that its time limit ended: seconds to go, by its log (the user's claim)
     error: str = ""  # of a job that Slurm calls COMPLETED: the category of the error in its output

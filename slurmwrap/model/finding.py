@@ -16,7 +16,7 @@ class Severity(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One remark of the static stage: what, where, and how to mend it."""
+    """One remark of the static stage: what, where, and how to fix it."""
 
     severity: Severity
     message: str

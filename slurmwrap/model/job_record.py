@@ -1,4 +1,4 @@
-"""JobRecord: Slurm's own word on one job, from squeue. Record only."""
+"""JobRecord: Slurm's own record on one job, from squeue. Record only."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Qos:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quotas:
-    """All that `scontrol show assoc_mgr` shows one user of his limits; empty where none are enforced or shown."""
+    """All that `scontrol show assoc_mgr` shows one user of their limits; empty where none are enforced or shown."""
 
     associations: tuple[Association, ...] = ()
     qos: tuple[Qos, ...] = ()

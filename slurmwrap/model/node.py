@@ -96,7 +96,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLoad:
-    """What is known of the jobs that run on one node, all together; published, so nobody's job is named."""
+    """What is known of the jobs that run on one node, all together; published, so no one's job is named."""
 
     node: str
     cpus_busy: float = 0.0  # cores that the jobs with a profile keep busy

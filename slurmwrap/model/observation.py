@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Context(Enum):
-    """Which part of ours made an observation."""
+    """Which part of slurmwrap's made an observation."""
 
     PROLOG = "prolog"
     EPILOG = "epilog"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from slurmwrap.fast_dataclasses import dataclass, field
 from slurmwrap.model.measurement import CurvePoint
 
-IMPORTED = "import"  # ResourceProfile.source: measured elsewhere, by somebody else
+IMPORTED = "import"  # ResourceProfile.source: measured elsewhere, by someone else
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class ResourceProfile:
     gpu_util: float | None = None  # 0..1
     gpu_mem_util: float | None = None  # 0..1
     sensitivity: Mapping[str, float] = field(default_factory=dict)  # resource -> slow-down under a stressor, >= 1
-    variant: str = ""  # profiling.key.derive_variant() of the newest run; "" where nobody said
+    variant: str = ""  # profiling.key.derive_variant() of the newest run; "" where no one said
     cpus_busy: float | None = None  # need by mean cores busy alone, per GPU: what holds where no curve does
     cpus_busy_bound: bool = False  # as cpu_bound, of cpus_busy
     curve_at: float = 0.0  # when cpu_curve was measured, Unix seconds

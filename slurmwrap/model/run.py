@@ -19,7 +19,7 @@ WAITING_RULES = ("relax", "tune")  # what they do is about a job that waits, and
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRun:
-    """One run of a job: Slurm's word, what was measured, the diagnosis and what was decided."""
+    """One run of a job: Slurm's record, what was measured, the diagnosis and what was decided."""
 
     attempt: RunKey
     address: str = ""  # what scontrol is given: "81" or "77_2"
@@ -52,7 +52,7 @@ class JobRun:
     planned: tuple[
         PlannedAction, ...
     ] = ()  # what was decided with the diagnosis and is not all written as intended yet
-    retry_at: float | None = None  # Unix seconds when the next run may start, for a retry of ours
+    retry_at: float | None = None  # Unix seconds when the next run may start, for a retry of slurmwrap's
     longest_s: int | None = None  # of a run that its time limit ended: the longest that its partition allows
     incident: str = ""  # Incident.incident_id of the incident that this failure belongs to
     resize_refused: bool = False  # Slurm refused what the next run should have had more of
@@ -147,7 +147,7 @@ class QueueDelay:
     seen_at: float = 0.0  # all up to here is counted
     fair_share_s: float = 0.0  # priority, limits, or not enough free GPUs at all
     fragmentation_s: float = 0.0  # enough free GPUs, but not in the shape or the place it insists on
-    unknown_s: float = 0.0  # nobody looked
+    unknown_s: float = 0.0  # no one looked
     waits_for: str = ""  # "fair share" | "fragmentation" at the last look
     over: bool = False  # it started, or is gone
 
@@ -170,7 +170,7 @@ class StrikeRecord:
     uid: int = -1
     incident: str = ""  # Incident.incident_id: the failure was no node's, the strike counts no more
     cleared_at: float | None = None  # a person said that it is void, and
-    cleared_by: str = ""  # who he was
+    cleared_by: str = ""  # who they were
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 What Slurm itself does with the two kinds differs (measured on 22.05.8, 24.11.5 and 26.05.5, November 2026):
 
 topology/tree is soft: a job takes the fewest leaves it can get now, and waits for fewer only with --switches=N@t, which
-its owner may change while the job waits (N@0 lets it go; 0 does not in 24.11.5 and 26.05.5). Slurm takes a node under
+its owner may change while the job waits (N@0 releases it; 0 does not in 24.11.5 and 26.05.5). Slurm takes a node under
 two leaves and switches without a common root with no more than a warning in its log.
 
 topology/block is hard: a job must lie inside the smallest level that can hold its number of nodes, and waits for that

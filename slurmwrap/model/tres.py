@@ -25,7 +25,7 @@ class Tres:
 
 @lru_cache(maxsize=4096)  # a month's jobs ask for few different things
 def parse_tres(text: str) -> Tres:
-    """AllocTRES and ReqTRES. Other resources, gres/gpumem and gres/gpuutil among them, are none of ours.
+    """AllocTRES and ReqTRES. Other resources, gres/gpumem and gres/gpuutil among them, are none of slurmwrap's.
 
     GPUs are "gres/gpu", else the sum over the types, each as "gres/gpu:a100". ValueError for what is no such list.
     """

@@ -1,6 +1,6 @@
 """One word for the hooks' files as they lie on a machine: the same on every node where they were copied whole.
 
-A CRC costs an Epilog a millisecond; it is there to find a node that was forgotten or half copied. Against somebody who
+A CRC costs an Epilog a millisecond; it is there to find a node that was forgotten or half copied. Against someone who
 can write root's files no checksum helps.
 """
 import binascii

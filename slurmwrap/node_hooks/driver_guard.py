@@ -27,7 +27,7 @@ def ask(settings, work, deadline, limit, doing):
     """`work(send)` in a child, until `deadline` at the latest. An Answer.
 
     `doing(data)` says in words what the child was at, from what it had sent. OSError when the node's private directory
-    cannot be used: then nobody could say that a child is stuck, and none is started.
+    cannot be used: then no one could say that a child is stuck, and none is started.
     """
     directory = node_state.ensure(settings.node_state_dir)
     stuck = hung(directory)

@@ -67,7 +67,7 @@ def sample(node, job_id, uid, root=ROOT, sluid="", init="/proc/1/cgroup"):
     """Facts `mem_peak_mib` (anonymous and shared, now), `mem_high_mib` (the kernel's own peak, with the page cache),
     `oom_kills`, `oom_events` (version 2: how often the limit left no way out) and `cpu_s`; {} without a cgroup.
 
-    Some hosts mount version 2 below `unified` beside version 1.
+    Some hosts mount version 2 below `unified` next to version 1.
     """
     tops, begun = [root, os.path.join(root, "unified")], _read(init)
     slices = [SLICE] + _other_slices(tops + [os.path.join(top, _init_directory(begun)) for top in tops])

@@ -1,7 +1,7 @@
 """Turns kernel lines into those that bear on one job: its own GPUs, its own OOM kills, and faults of the whole node.
 
 Pure. A process name is a user's text and may begin a line ("comm[pid]: segfault"): such lines are dropped first, and
-all patterns are anchored, so that nobody can name his program "NVRM: Xid".
+all patterns are anchored, so that no one can name their program "NVRM: Xid".
 """
 import re
 

@@ -1,4 +1,4 @@
-"""Turns the job's output patterns into log tails, read as the job's user. What comes back is the user's word."""
+"""Turns the job's output patterns into log tails, read as the job's user. What comes back is the user's claim."""
 import json
 import os
 import re
@@ -28,7 +28,7 @@ def tails(environ, started_at, deadline):
 
 
 def read(paths: tuple, user: str, uid: int, gid: int, deadline: float, begins: dict) -> dict:
-    """The same for `paths` that are known (bytes, absolute); also for a caller that is that user himself.
+    """The same for `paths` that are known (bytes, absolute); also for a caller that is that user themselves.
 
     `begins`: name -> [bytes, mark] of the file when an earlier run had ended. Each log then has `size`, `mark`,
     `first_line` and `modified` as well.
@@ -67,7 +67,7 @@ def _as_user(files, user, uid, gid, started_at, deadline, begins=None, ranks_of=
 
 
 def _ranks(directory, job_id, uid, started_at, known, of_array, send):
-    """Sends the ranks' files that lie beside the job's first output, or where the job ran if it wrote none."""
+    """Sends the ranks' files that lie next to the job's first output, or where the job ran if it wrote none."""
     if not directory.startswith(b"/"):
         return
     try:

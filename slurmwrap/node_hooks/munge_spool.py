@@ -61,7 +61,7 @@ def _deliver(payload, name, settings, deadline):
 
 
 def spool(directory, name, data):
-    """Writes a file aside and renames it. Readable by the spool's owner, and by nobody else where we may say so."""
+    """Writes a file aside and renames it. Readable by the spool's owner, and by no one else where we may say so."""
     aside = os.path.join(directory, "." + name)
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:

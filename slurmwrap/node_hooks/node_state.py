@@ -5,13 +5,13 @@ import stat
 import time
 
 MARK_DAYS = 30  # an Epilog that never ran leaves its mark; longer than any job's time limit
-LEFT_S = 3600  # nobody reads a refusal or a file half written after so long
+LEFT_S = 3600  # no one reads a refusal or a file half written after so long
 _PASSING = (".mark", ".usage", ".refused", ".new")
 UNSENT_FILES = 64  # of at most 380 KiB: /run is memory
 
 
 def ensure(path):
-    """`path` as a directory of ours that nobody else can enter. OSError when it cannot be had."""
+    """`path` as a directory of slurmwrap's that no one else can enter. OSError when it cannot be had."""
     try:
         os.makedirs(path, mode=0o700)
     except FileExistsError:

@@ -32,7 +32,7 @@ def run(environ, settings, deadline):
         cgroup_sampler.start(settings, job_id, hook_environment.number(environ, "SLURM_JOB_UID"), sluid=hook_environment.sluid(environ))
     except OSError as error:
         facts["lost"] = "no kernel mark or sampler: %s" % error
-    if facts.get("gate", {}).get("refused"):  # nobody would know why the node is drained
+    if facts.get("gate", {}).get("refused"):  # no one would know why the node is drained
         facts["gate"].update(refused=False, why_not="the refusal could not be recorded")
     munge_spool.send(_said(settings, job_id, facts), settings, deadline)
 
@@ -53,7 +53,7 @@ def _gate(environ, settings, mark, deadline):
     own = [(index, known.get(str(index))) for index in hook_environment.gpu_indices(environ)]
     try:
         return prolog_gate.look(settings, own, deadline)
-    except Exception as error:  # a fault of ours lets the job start
+    except Exception as error:  # a fault of slurmwrap's lets the job start
         return {"refused": False, "why_not": "%s: %s" % (type(error).__name__, error)}
 
 

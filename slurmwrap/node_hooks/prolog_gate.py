@@ -2,7 +2,7 @@
 
 It reads the standing faults (written by root on this node, or published by the reconciler) and the kernel lines that
 are new since it last looked. NVML is asked only on suspicion. And it refuses only while a fresh permit of the
-reconciler says that the cap on nodes taken out is not used up: a fault of ours must not drain a cluster.
+reconciler says that the cap on nodes taken out is not used up: a fault of slurmwrap's must not drain a cluster.
 """
 import json
 import os

@@ -1,4 +1,4 @@
-"""Turns the step counter's files of a real run (gsub --count-steps) into one fact. Runs as the job's user: his word.
+"""Turns the step counter's files of a real run (gsub --count-steps) into one fact. Runs as the job's user: their word.
 
 The counter leaves "<job id>.<restart>.<node>.<pid>" in a directory of the submission below the user's state directory;
 each holds one line: count, source, first and last step (seconds of that node's CLOCK_MONOTONIC), and more behind.
@@ -24,7 +24,7 @@ _NAME = re.compile(rb"([0-9]{1,10})\.([0-9]{1,6})\.[A-Za-z0-9._-]{1,200}\.[0-9]{
 
 
 def home_of(uid):
-    """The user's steps directory as far as root can know it (he may have set XDG_STATE_HOME); None without a home."""
+    """The user's steps directory as far as root can know it (they may have set XDG_STATE_HOME); None without a home."""
     try:
         home = os.fsencode(pwd.getpwuid(uid).pw_dir)
     except (KeyError, ValueError):

@@ -7,7 +7,7 @@ import resource
 import stat
 import zlib
 
-MARK = 1024  # bytes before a place in a file that tell whether it is the same file still
+MARK = 1024  # bytes before a place in a file that report whether it is the same file still
 COUNTED = 4 << 20  # lines are counted in so much of what is left out
 _BECOMING = 1 << 6 | 1 << 7  # CAP_SETGID, CAP_SETUID: <linux/capability.h>
 ENTRIES = 20000  # directory entries looked at for one pattern

@@ -90,7 +90,7 @@ def chosen(nvml, wanted):
 
 
 def ask(say, wanted, pause=PAUSE_S, period=PERIOD_S):
-    """The child: asks until nobody listens. `say(plain)` sends one JSON object."""
+    """The child: asks until no one listens. `say(plain)` sends one JSON object."""
     say({"asking": "its start"})
     try:
         nvml = Nvml()
@@ -177,7 +177,7 @@ class Parent:
             self.send({"error": "the NVIDIA driver does not answer (%s)" % self.doing})
 
     def send(self, plain):
-        """A line of one write, so that it comes whole. Dropped when nobody reads: a full pipe must not hold us."""
+        """A line of one write, so that it comes whole. Dropped when no one reads: a full pipe must not hold us."""
         plain["node"] = self.node
         line = json.dumps(plain).encode("ascii")
         try:

@@ -2,7 +2,7 @@
 
 One job, when it is submitted or released (plan_placement.py goes through these in their order):
 
-    planning_facts, slurm_options, model/placement_plan       records: what is known beside the snapshot, what is asked
+    planning_facts, slurm_options, model/placement_plan       records: what is known next to the snapshot, what is asked
                                                               meanwhile, what comes out
     resource_units, candidates, excluded_nodes                what the job takes; the nodes that matter to it; those
                                                               that are kept from it

@@ -6,7 +6,7 @@ the next one, so that climbing rung by rung, the greatest gain first, is the bes
 makes it proportional fairness (Kelly 1997): the sum of log(speed) is greatest where no other division raises some jobs'
 speeds by more per cent, in sum, than it lowers others'.
 
-Nothing is interpolated here: a job is given only points that somebody measured or derived (throughput.py), its share,
+Nothing is interpolated here: a job is given only points that someone measured or derived (throughput.py), its share,
 or what it asked.
 """
 
@@ -25,7 +25,7 @@ _SAME = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationOption:
-    """CPUs and MiB per GPU; `speed` relative to the proportional share, None where nobody knows."""
+    """CPUs and MiB per GPU; `speed` relative to the proportional share, None where no one knows."""
 
     cpus: float
     mem_mib: int
@@ -69,7 +69,7 @@ def share_of(claim: JobDemand, servers: Sequence[Server]) -> Share | None:
 
 
 def make_requested_option(claim: JobDemand, prices: Prices) -> AllocationOption:
-    """The one rung of a job of which nobody knows how fast it would be elsewhere."""
+    """The one rung of a job of which no one knows how fast it would be elsewhere."""
     return AllocationOption(
         cpus=claim.cpus, mem_mib=claim.mem_mib, price=claim.cpus * prices.cpu + claim.mem_mib * prices.mib
     )
@@ -114,7 +114,7 @@ def _build_options(
 def list_allowed_points(
     speeds: Sequence[SpeedPoint], asked: AllocationPoint, least: AllocationPoint, share: Share
 ) -> list[AllocationPoint]:
-    """Every point that is known, the share, and what the user asked: within all limits but the last, his own word."""
+    """Every point that is known, the share, and what the user asked: within all limits but the last, their own word."""
     known = [(float(point.cpus), point.mem_mib) for point in speeds]
     wanted = {(max(c, least.cpus), max(m, least.mem_mib)) for c, m in [*known, (share.cpus, share.mem_mib)]}
     within = {p for p in wanted if p[0] <= share.most_cpus + _SAME and p[1] <= share.most_mem_mib}

@@ -1,4 +1,4 @@
-"""Who of a round sits where: jobs on emptied servers, hungry ones beside light ones. Pure but for the rooms it fills.
+"""Who of a round sits where: jobs on emptied servers, hungry ones next to light ones. Pure but for the rooms it fills.
 
 First everybody gets a target: of all servers together, the steps with the greatest weighted gain of speed, as long as
 CPUs and memory last. Then they are seated, those of most GPUs first, so that none of these finds only fragments, and
@@ -49,7 +49,7 @@ class Job:
         self.floor_cpus, self.floor_mib = self.menu.floor.cpus * self.gpus, self.menu.floor.mem_mib * self.gpus
 
     def worth(self, rung: AllocationOption) -> float:
-        """Of a node's part at that rung; a speed that nobody knows counts as that of the share."""
+        """Of a node's part at that rung; a speed that no one knows counts as that of the share."""
         return self.weight * self.gpus * (1.0 if rung.speed is None else rung.speed)
 
 
@@ -134,7 +134,7 @@ def _place_in_line(job: Job, target: AllocationOption) -> tuple[float, ...]:
 
 
 def _order(job: Job, target: AllocationOption, plans: Mapping[str, FreeCapacity], *, most: bool) -> Order:
-    """Where the target fits beside what is planned; then by what is planned to be left per free GPU."""
+    """Where the target fits next to what is planned; then by what is planned to be left per free GPU."""
     sign = -1.0 if most else 1.0
 
     def order(room: FreeCapacity) -> tuple[float | str, ...]:

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from slurmwrap.sbatch.request import JobRequest
 
 _SIMPLE_FEATURE = r"(?a)[A-Za-z0-9._-]+"
-# With one of these we cannot tell which nodes may run the job.
+# With one of these we cannot report which nodes may run the job.
 _OPAQUE = ("nodelist", "nodefile", "reservation", "contiguous", "cluster-constraint", "batch", "spread-job")
-LATER = ("begin", "dependency", "hold")  # with one of these nobody knows what is free when the job may start
+LATER = ("begin", "dependency", "hold")  # with one of these no one knows what is free when the job may start
 _UNFIT = frozenset({"DRAIN", "NOT_RESPONDING", "FAIL", "POWERED_DOWN", "POWERING_DOWN", "REBOOT"})
 _OPEN = frozenset({"UP", ""})
 
@@ -266,7 +266,7 @@ def _list_reserved_nodes(names: frozenset[str], reservations: Sequence[Reservati
 
 def _find_longest_end(request: JobRequest, partitions: Sequence[Partition]) -> float:
     """Until when it may run, from now: its time limit, else the longest that its partitions allow. Without end where
-    nobody knows when it begins."""
+    no one knows when it begins."""
     if any(request.setting(option) for option in LATER):
         return float("inf")
     if request.shape.time_limit_s is not None:

@@ -30,13 +30,13 @@ class JobDemand:
     job: str  # address, or any id of the caller's
     gpus_per_node: int
     nodes: int = 1
-    cpus: float  # per GPU; the proportional share where nobody said anything
+    cpus: float  # per GPU; the proportional share where no one said anything
     mem_mib: int  # per GPU
     least_cpus: float = 1.0  # per GPU: never below
     most_cpus: float | None = None  # per GPU: partition, QOS, association, node
     least_mem_mib: int = 0
     most_mem_mib: int | None = None
-    speeds: tuple[SpeedPoint, ...] = ()  # (): nobody knows, it keeps what it asks
+    speeds: tuple[SpeedPoint, ...] = ()  # (): no one knows, it keeps what it asks
     servers: frozenset[str] | None = None  # where it may run; None: anywhere
     run_s: float | None = None  # expected at its proportional share; None: unknown
     startable_s: float = 0.0  # for how long it could have started at its share, as the caller saw
@@ -71,9 +71,9 @@ class GradedSettings:
     """
 
     drain: float = 1.1  # a queue that no longer fills the GPUs asks for so much, in parts of what the servers have
-    reserve: float = 0.5  # of its share is kept for each idle GPU that nobody waits for: somebody may come
+    reserve: float = 0.5  # of its share is kept for each idle GPU that no one waits for: someone may come
     memory_weight: float = 0.25  # price of a share of memory, that of a share of CPUs being 1
-    assumed_run_s: float = 13_000.0  # where nobody knows: the mean of Philly's jobs (Jeon et al., ATC 2019)
+    assumed_run_s: float = 13_000.0  # where no one knows: the mean of Philly's jobs (Jeon et al., ATC 2019)
     leases_end: bool = False  # only in the simulator's mode rounds
     lead: float = 1.0  # only then: speed at the queue's head counts e^lead times as much as one cluster behind it
 

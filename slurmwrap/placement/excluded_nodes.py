@@ -70,7 +70,7 @@ def _describe_entry(entry: NodeHealth) -> str:
 def _list_doubtful_nodes(
     field: CandidateNodes, health: Sequence[NodeHealth], settled: frozenset[str]
 ) -> list[NodeHealth]:
-    """Worst first, then newest. A drained node needs no wish; what the user named himself is his."""
+    """Worst first, then newest. A drained node needs no wish; what the user named themselves is theirs."""
     found = [h for h in health if h.status in _RANK and h.node in field.capacity and h.node not in settled]
     return sorted(found, key=lambda entry: (_RANK[entry.status], -entry.since, entry.node))
 

@@ -1,18 +1,18 @@
 """The policy `graded`: CPUs and memory for the waiting jobs of a queue, on a cluster that takes nothing back. Pure.
 
 Slurm starts a waiting job whenever its request fits, and a running job keeps what it has. So what a job asks for
-decides both how fast it will be and what is left beside it, and this is the one moment to divide the servers well.
+decides both how fast it will be and what is left next to it, and this is the one moment to divide the servers well.
 
 1. Window. The next jobs of the queue, as many as would fill all GPUs, are treated as the ones that will run side by
    side. GPUs beyond them stay with running jobs, which hold what they hold.
 2. Water-filling. Each job of the window stands on its floor (allocation_options.py); then the rung with the greatest
    gain of log(speed) per price is climbed, for as long as the servers' CPUs and memory last. Jobs behind the window
    climb to the same gain.
-3. Drain. Once the queue no longer fills the GPUs, nobody waits behind it: it may ask for a little more than there is,
+3. Drain. Once the queue no longer fills the GPUs, no one waits behind it: it may ask for a little more than there is,
    since running jobs end meanwhile (`drain`).
 4. Patience. A job that waits for more than its share although its share is free takes what is free, as soon as it has
    waited for half of the time that the speed it waits for would save. So, run time known, it ends earlier than if it
-   had started at its share at once. Where nobody knows the run time, `assumed_run_s` stands for it.
+   had started at its share at once. Where no one knows the run time, `assumed_run_s` stands for it.
 5. Mixing. Jobs that take more CPUs than the share go where most CPUs are left per free GPU, light ones where fewest
    are; whole servers are broken last.
 
@@ -173,7 +173,7 @@ class _Budget:
     mem_mib: float
 
     def spend(self, cpus: float, mem_mib: float) -> bool:
-        """False where either is not there; then nothing is spent. What is not asked for stands in nobody's way."""
+        """False where either is not there; then nothing is spent. What is not asked for is in no one's way."""
         if cpus > max(0.0, self.cpus) or mem_mib > max(0.0, self.mem_mib):
             return False
         self.cpus, self.mem_mib = self.cpus - cpus, self.mem_mib - mem_mib

@@ -1,7 +1,7 @@
 """The Claim of one job, out of what it asks and what its profile knows: the same for gsub and the reconciler. Pure.
 
 tuning_bounds.py says what it must keep, throughput.py how fast it is; this module combines them. Nothing is said for
-a job whose speed nobody knows: then tuning_bounds.py alone decides.
+a job whose speed no one knows: then tuning_bounds.py alone decides.
 """
 
 from __future__ import annotations

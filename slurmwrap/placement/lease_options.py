@@ -1,6 +1,6 @@
 """What one job may be given where leases end: from its floor upwards, by the speed that each price buys. Pure.
 
-As in allocation_options.py only points that somebody measured or derived count, no slower than the proportional share
+As in allocation_options.py only points that someone measured or derived count, no slower than the proportional share
 and within all limits. Two things differ. The floor lies within the share, so that everybody's floor fits wherever
 everybody's share does. And a step's gain is of speed, not of its logarithm: what is given now can be given to another
 in the next round, so what counts is how much work is done.

@@ -1,6 +1,6 @@
 """The policy `graded` where leases end: each round divides all servers anew among the chosen jobs. Pure.
 
-Nothing is kept from round to round and nobody need be kept room for, so what counts is how much work a round does:
+Nothing is kept from round to round and no one need be kept room for, so what counts is how much work a round does:
 
     max  sum over jobs of  weight x GPUs x speed     each at a point of its profile, no slower than its share,
                                                      on servers whose GPUs, CPUs and memory it does not exceed
@@ -10,8 +10,8 @@ Nothing is kept from round to round and nobody need be kept room for, so what co
 2. Weight. A GPU's speed counts e^lead times as much at the head of the queue as one whole cluster behind it
    (Settings.lead): who is first ends first and makes room for others; the order is all that is known of run times.
 3. Targets, seats (assignment.py). The pool of all servers is divided by water-filling; jobs of most GPUs, then the
-   hungriest, are seated first, so that hungry ones lie beside light ones. Everybody's floor is kept free for him, so
-   that whoever fits with his share has a place.
+   hungriest, are seated first, so that hungry ones lie next to light ones. Everybody's floor is kept free for them, so
+   that anyone who fits with their share has a place.
 4. Exchange (rebalance.py). Servers are divided one by one, and jobs change servers in pairs while that raises the sum.
 5. Never less than Synergy-Tune. Where that (synergy_tune.py) seats more GPUs, or more speed by weight, its grants hold.
 

@@ -3,7 +3,7 @@
 Tiresias (Gu et al., NSDI 2019): skew is the largest tensor over the model's size; only models above a limit lose enough
 by spreading to be worth waiting for. The paper's own limit comes from a classifier over past runs; its published models
 fall apart between 0.14 and 0.61, so `placement.skew_limit` = 0.3 gives the paper's split. Everything else here is an
-assumption of ours, in one place:
+assumption of slurmwrap's, in one place:
 
     wait = placement.switch_wait_s x keenness x size x room, at most a tenth of the job's time limit
 
@@ -19,7 +19,7 @@ from math import log2
 
 from slurmwrap.fast_dataclasses import dataclass
 
-UNKNOWN = 0.5  # keenness where nobody measured the skew
+UNKNOWN = 0.5  # keenness where no one measured the skew
 AT_LIMIT = 0.5  # keenness of a skew just above the limit
 FULL_SIZE_LOG2 = 3  # 2^3 nodes have the full wait
 HOPELESS = 0.25  # what is left of the wait where no domain has any room
@@ -28,7 +28,7 @@ SHARE_OF_TIME = 0.1  # of the job's time limit: it never waits longer for a plac
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalityDelay:
-    """How long a job may wait for locality; 0: it takes what is free. `firm`: it insists where somebody loosens."""
+    """How long a job may wait for locality; 0: it takes what is free. `firm`: it insists where someone loosens."""
 
     wait_s: int
     firm: bool

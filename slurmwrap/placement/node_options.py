@@ -2,13 +2,13 @@
 
 Measured on 22.05.8 (tests/slurm/test_placement_lab.py, test_relax_lab.py):
 
-- Where nobody says a number Slurm takes the fewest nodes that are free now. A job that insists gets `--nodes=k`, and
+- Where no one says a number Slurm takes the fewest nodes that are free now. A job that insists gets `--nodes=k`, and
   `scontrol update NumNodes=k-m` loosens it: with --gpus and --gpus-per-task, srun and SLURM_* then agree with a job
   that never named a number. `NumNodes=m` alone is refused.
 - Of a range (-N1-4) Slurm takes the most, with --use-min-nodes the least that is free. With GPUs, CPUs or memory per
   node fewer nodes mean less of them in all: then the range is the user's to decide.
 - `--nodelist` and `ReqNodeList=` are firm until `ReqNodeList=`. A job whose number of nodes is open could get others
-  beside them, and tasks of an array would all want the same ones.
+  next to them, and tasks of an array would all want the same ones.
 
 On 24.11.5 and 26.05.5: `--gpus=4 --nodes=2 --ntasks-per-node=2` is refused with a list of its nodes, whichever they are
 ("Requested node configuration is not available"), and so is each such job whose tasks are a multiple of its GPUs.

@@ -1,4 +1,4 @@
-"""How well a job's share would sit on a node beside what runs there. Pure; smaller is better.
+"""How well a job's share would sit on a node next to what runs there. Pure; smaller is better.
 
 The score is counted in GPUs, so that its parts can be added; the weights (all 1) are an assumption:
 
@@ -7,7 +7,7 @@ The score is counted in GPUs, so that its parts can be added; the weights (all 1
     balance   how much further CPUs and memory of the free GPUs move from the node's proportion, in GPUs: a job that
               needs many CPUs goes where light jobs left theirs, and no GPU is left without CPUs
     clash     the node's GPUs x (busy share of its CPUs x the job's + the same for memory): jobs that keep CPUs or
-              memory busy go apart, complementary ones together. Where nobody published a load: 0
+              memory busy go apart, complementary ones together. Where no one published a load: 0
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def score(
 
 
 def is_on_one_socket(node: Node, gpus: int) -> bool | None:
-    """Whether so many free GPUs hang on one socket. None: nobody knows, or no socket has so many at all."""
+    """Whether so many free GPUs hang on one socket. None: no one knows, or no socket has so many at all."""
     sockets, used = node.gpu_sockets, node.gpus_used_at
     if not sockets or len(used) != node.gpus_used:
         return None

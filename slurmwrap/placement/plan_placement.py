@@ -137,7 +137,7 @@ def _find_tuned_candidates(
 def _compute_delay(
     request: JobRequest, profile: ResourceProfile | None, field: CandidateNodes, avoidance: Avoidance, config: Config
 ) -> LocalityDelay:
-    """Not firm where we cannot tell which nodes the user shuts out himself."""
+    """Not firm where we cannot report which nodes the user shuts out themselves."""
     found = compute_locality_delay(
         skew=profile.skew if profile else None,
         limit=config.placement.skew_limit,

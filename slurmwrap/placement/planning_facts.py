@@ -1,4 +1,4 @@
-"""What a plan may know beside the cluster's present state. Record only."""
+"""What a plan may know next to the cluster's present state. Record only."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ class PlanningFacts:
 
     loads: Mapping[str, NodeLoad] = field(default_factory=dict)  # by node
     relaxing: bool = False  # a reconciler loosens waiting jobs: firm things may be asked for
-    qos: str = ""  # and account: those that Slurm gave a job that is submitted already; "": nobody knows yet
+    qos: str = ""  # and account: those that Slurm gave a job that is submitted already; "": no one knows yet
     account: str = ""
     starts_now: bool = False  # it is eligible at once: no pre-run, --begin, --hold or dependency in between

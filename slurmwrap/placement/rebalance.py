@@ -5,7 +5,7 @@ most, for want of CPUs or memory, is compared with the one that gains least by i
 over, into a free place or against a job of as many GPUs that wants less, whichever raises the sum of both servers most.
 Some sweeps over all servers, each with a partner or two, so the work grows with the servers and not with their pairs.
 
-What the climb leaves, because the next step of nobody fits, goes to the best step between, and then to jobs of several
+What the climb leaves, because the next step of no one fits, goes to the best step between, and then to jobs of several
 nodes, which keep their places.
 """
 
@@ -46,7 +46,7 @@ class _Host:
 
     @property
     def pressure(self) -> float:
-        """The gain of the best step that nobody could take."""
+        """The gain of the best step that no one could take."""
         return max(
             (
                 -step.minus_gain

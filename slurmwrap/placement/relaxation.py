@@ -1,14 +1,14 @@
 """Loosens what a waiting job insists on, level by level, back to what its user asked for. Pure.
 
 A level of the plan is reached when its predecessors' time is over (`Level.wait_s`, counted from when the job became
-eligible); several at once where nobody looked meanwhile. Which of its values are in force is read from Slurm's own
+eligible); several at once where no one looked meanwhile. Which of its values are in force is read from Slurm's own
 word on the job, so nothing has to be remembered, and being killed between two updates loses nothing.
 
 Plan and levels are the word of the job's user. Nothing of it is believed:
 - only keys of `KEYS`, only those that the plan itself set, and of these only one whose value in force is the plan's
   (else its user changed it since);
 - only what is looser than what is in force (`loosens`), in a grammar of its own for each key;
-- whoever applies it asks Slurm in the owner's name.
+- anyone who applies it asks Slurm in the owner's name.
 
 What Slurm makes of each update was measured on 22.05.8 (tests/slurm/test_relax_lab.py): all keys on a pending job;
 `NumNodes=2-4` leaves CPUs, memory and tasks alone and srun works wherever Slurm then starts it; a job that has started
@@ -82,7 +82,7 @@ def relax(
     """What to tell Slurm now, in order, one key per action; () where nothing is due.
 
     `unseen`: key → value that earlier actions set, for those that squeue does not show (Switches). `pin_s`: how long a
-    node list of ours may stand, whatever the plan says.
+    node list of slurmwrap's may stand, whatever the plan says.
     """
     if not may_be_touched(record, now):
         return ()
@@ -133,7 +133,7 @@ def list_submitted_values(asked: SubmittedRequest, record: JobRecord) -> dict[st
 
 
 def list_values_in_force(record: JobRecord) -> dict[str, str]:
-    """Key → value in force by Slurm's own word; what squeue does not show (Switches) is not in it."""
+    """Key → value in force by Slurm's own record; what squeue does not show (Switches) is not in it."""
     return {
         "ExcNodeList": record.exc_nodes,
         "ReqNodeList": record.req_nodes,
@@ -172,7 +172,7 @@ def is_loosening(key: str, old: str, new: str, record: JobRecord) -> bool:
 
 
 def check_levels(levels: Sequence[Level]) -> tuple[Level, ...]:
-    """Levels with what is no update of ours cut away. At least one."""
+    """Levels with what is no update of slurmwrap's cut away. At least one."""
     kept = [
         Level(
             name=_PLAIN.sub(" ", level.name)[:60].strip(),
@@ -260,7 +260,7 @@ def _is_pin_over(record: JobRecord, now: float, pin_s: float, urgent: Urgent | N
 
 
 def _is_own_key(key: str, asked: SubmittedRequest, record: JobRecord) -> bool:
-    """Whether the plan set it, nobody changed it since, and its user lets us."""
+    """Whether the plan set it, no one changed it since, and its user lets us."""
     before = list_submitted_values(asked, record)
     if key not in before or not (asked.tune if key in _TUNED else asked.place):
         return False
@@ -304,7 +304,7 @@ def _to_slurm_form(key: str, value: str) -> str:
 
 
 def _count_tasks_per_node(shape: ResourceShape, record: JobRecord) -> int:
-    """Not from Slurm's word: between the two updates of CPUs that is neither the old nor the new."""
+    """Not from Slurm's record: between the two updates of CPUs that is neither the old nor the new."""
     return shape.tasks_per_node or max(1, (shape.tasks or 1) // max(1, record.num_nodes))
 
 

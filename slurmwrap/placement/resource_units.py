@@ -23,7 +23,7 @@ _GPU_OPTIONS = ("gpus", "gpus-per-node", "gres", "gpus-per-task", "tres-per-task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceUnits:
-    """The job in units. CPUs and MiB; `node_*` are taken once on each node beside its units."""
+    """The job in units. CPUs and MiB; `node_*` are taken once on each node next to its units."""
 
     units: int  # in all: every one of them is placed, or none
     gpus: int  # of one unit, as the two that follow
@@ -36,7 +36,7 @@ class ResourceUnits:
     most_nodes: int | None = None  # None: Slurm decides
     whole: bool = False  # nodes without anybody else
     all_memory: bool = False  # --mem=0
-    tasks: int = 0  # in all, where somebody said it: they too must lie somewhere
+    tasks: int = 0  # in all, where someone said it: they too must lie somewhere
     task_cpus: int = 1
     task_mem_mib: int = 0
     gpus_bring_cpus: bool = False  # --cpus-per-gpu: a node's tasks have no other CPUs (24.11; 22.05 gives them more)
@@ -167,7 +167,7 @@ def _count_units_by_gpu(shape: ResourceShape) -> ResourceUnits:
 
 
 def _count_nodes_of_tasks(shape: ResourceShape) -> int:
-    """The least number of nodes where nobody said one."""
+    """The least number of nodes where no one said one."""
     return max(1, ceil(shape.tasks / shape.tasks_per_node)) if shape.tasks and shape.tasks_per_node else 1
 
 

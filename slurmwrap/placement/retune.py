@@ -10,7 +10,7 @@ the installed Slurm: tests/slurm/test_retune.py):
   (BadConstraints). TresPerTask changes nothing or is ignored.
 - `ExcNodeList`, `ReqNodeList` and `Switches` are replaced as a whole; `ExcNodeList=` and `ReqNodeList=` clear them.
   `Switches=0` does, but in 24.11.5 and 26.05.5 the job waits on all the same; our action of that value is sent as
-  `Switches=1@0`, which lets it go in all three.
+  `Switches=1@0`, which releases it in all three.
 - Slurm may refuse ("Requested partition configuration not available now") and keep the refused values all the same, or
   accept what no node can give (MinMemoryNode=999999999). So plans stay within what every able node has, and who
   applies these updates answers a refusal with `undo`.
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def make_retune_actions(
     old: PlacementPlan, new: PlacementPlan, request: JobRequest, record: JobRecord
 ) -> tuple[SlurmAction, ...]:
-    """What to change, one key per action, in order. Nothing that the user changed himself since the submission."""
+    """What to change, one key per action, in order. Nothing that the user changed themselves since the submission."""
     if not record.pending or request.hetjob:
         return ()
     updates = (

@@ -27,7 +27,7 @@ def tune_single_job(
     """What allocate() grants it on an empty `node`, never above its share: what lies above it only the reconciler hands
     out, which can take it back while the job waits (reconcile/tune_pending.py).
 
-    `beside`: what tuning_bounds.py says, which holds where the speed is unknown.
+    `next to`: what tuning_bounds.py says, which holds where the speed is unknown.
     """
     claim = make_job_demand(shape, profile, node, tuning)
     if claim is None:

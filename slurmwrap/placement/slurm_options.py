@@ -69,7 +69,7 @@ class PlacementContext:
 
     @property
     def firm(self) -> bool:
-        """Whether it may insist: it gains by that, somebody loosens it again, and we know what it needs."""
+        """Whether it may insist: it gains by that, someone loosens it again, and we know what it needs."""
         return self.patience.firm and self.patience.wait_s > 0 and self.outlook.relaxing and self.field.need.sure
 
 

@@ -42,7 +42,7 @@ def list_speed_points(
     """Points per GPU; () where nothing is known of its CPUs.
 
     `asked_mib`: memory per GPU that the user asks for; `gpus`: of the job on one node; `storage_mib_per_s`: what
-    storage gives the job on one node when nothing is cached, None where nobody measured it.
+    storage gives the job on one node when nothing is cached, None where no one measured it.
     """
     if profile.surface or not profile.cpu_curve:
         return profile.surface

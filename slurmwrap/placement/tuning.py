@@ -49,7 +49,7 @@ def tune(
     node = make_least_node(nodes.able, nodes.partitions)
     if any(request.setting(option) for option in CPU_OPAQUE):
         given = compute_tuning_bounds(request.shape, profile, node, config)
-        by_cpu = request.shape.mem_unit is MemUnit.PER_CPU  # then nobody knows how much memory a node would give
+        by_cpu = request.shape.mem_unit is MemUnit.PER_CPU  # then no one knows how much memory a node would give
         given = replace(given, cpus_per_gpu=None, mem_mib_per_gpu=None if by_cpu else given.mem_mib_per_gpu)
     else:
         given = _compute_bounds(request.shape, profile, node, config)
@@ -73,7 +73,7 @@ def _keep_as_requested(shape: ResourceShape, reasons: Sequence[tuple[str, str]])
 def _compute_bounds(shape: ResourceShape, profile: ResourceProfile | None, node: Node, config: Config) -> Bounds:
     """By its speed where that is known, else what tuning_bounds.py says alone."""
     given = compute_tuning_bounds(shape, profile, node, config)
-    if config.tuning.policy == "proportional":  # a job that is killed for memory helps nobody
+    if config.tuning.policy == "proportional":  # a job that is killed for memory helps no one
         more = (given.mem_mib_per_gpu or 0) > (compute_asked_mem_mib_per_gpu(shape) or inf)
         return replace(given, cpus_per_gpu=None, mem_mib_per_gpu=given.mem_mib_per_gpu if more else None)
     if profile is None or not (profile.surface or profile.cpu_curve):

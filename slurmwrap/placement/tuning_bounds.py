@@ -7,13 +7,13 @@ the node's other GPUs. Lowered only if the job asked for more than it needs, and
 - after a pre-run alone (a few steps, one GPU) not below the proportional share;
 - after complete runs down to the need;
 - not at all while the job used all CPUs it had (the need is then only known to be higher), and
-- not below the proportional share where the job owns all GPUs of the node: nobody else could use them.
+- not below the proportional share where the job owns all GPUs of the node: no one else could use them.
 
 Memory. Raised to the measured peak with the configured margin, up to what every node that could run the job has: to be
 killed is worse than to wait. Lowered below what was asked only after `tuning.runs_before_shrink` complete successful
 runs, and not below the proportional share where the job owns all GPUs of the node.
 
-Of an imported profile memory is a wish for page cache, nobody's peak: nothing follows from it here.
+Of an imported profile memory is a wish for page cache, no one's peak: nothing follows from it here.
 
 Where the speed of the job is known at several numbers of CPUs, placement/allocate.py divides within these bounds
 (job_demand.py); else they are all there is. Without a profile everything stays as asked.

@@ -47,7 +47,7 @@ _NOW, _LATER, _DONE = (
 
 
 def get_status_of_job_action(action: ActionRecord, record: JobRun, job: JobRecord | None, now: float) -> ActionStatus:
-    """Of an action that runs `record`'s job again; `job` is Slurm's word at this moment."""
+    """Of an action that runs `record`'s job again; `job` is Slurm's record at this moment."""
     if job is None:
         return _make_void_status("Slurm has forgotten the job")
     if job.uid != record.uid:

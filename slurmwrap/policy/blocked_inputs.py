@@ -1,7 +1,7 @@
 """Inputs that made jobs fail: whom a block binds, and how it is recorded and told. Pure.
 
 A log is its user's word and binds him alone. Everybody is bound only after two users failed of the same content on two
-nodes, or when our own read of a file that is not his found it broken: whoever copies a sound file under a name of
+nodes, or when our own read of a file that is not their found it broken: anyone who copies a sound file under a name of
 another format, or spoils what the digest does not cover, would block the original. An administrator's block needs no
 job.
 """
@@ -15,7 +15,7 @@ from slurmwrap.model.retry_decision import PlannedAction
 from slurmwrap.policy.decision_context import DecisionContext
 
 EVERYBODY = -1
-_UNREAD = "cannot be read"  # an I/O error of ours may be a mount's, not the content's
+_UNREAD = "cannot be read"  # an I/O error of slurmwrap's may be a mount's, not the content's
 _SHOWN = 200
 
 
@@ -30,7 +30,7 @@ def format_block_reason(case: DecisionContext) -> str:
 
 
 def make_blocks(case: DecisionContext) -> tuple[BlockedInput, ...]:
-    """The owner's block, and everybody's where there is more than one user's word; () where nothing can be blocked."""
+    """The owner's block, and everybody's where there is more than one user's claim; () where nothing can be blocked."""
     if not case.digest or case.record.uid < 0:
         return ()
     own = BlockedInput(
@@ -66,7 +66,7 @@ def make_published_block(block: BlockedInput) -> BlockedInput:
 
 
 def list_blamed_nodes(case: DecisionContext) -> frozenset[str]:
-    """Nodes on which this job failed of the input: single ones only, of several nobody knows which one read it."""
+    """Nodes on which this job failed of the input: single ones only, of several no one knows which one read it."""
     here = case.record.nodes if len(case.record.nodes) == 1 else ()
     entity, category = case.diagnosis.input_path, case.diagnosis.category
     before = {e.node for e in case.ledger.entries if e.node and (e.category, e.entity) == (category, entity)}

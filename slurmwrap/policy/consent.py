@@ -7,19 +7,19 @@ from slurmwrap.policy.decision_context import DecisionContext
 
 
 def is_requeued(case: DecisionContext) -> bool:
-    """Slurm shows a later run already: it, or somebody else, requeued the job."""
+    """Slurm shows a later run already: it, or someone else, requeued the job."""
     return case.job is not None and case.job.submit_time > case.record.attempt.submit_time
 
 
 def find_owner_refusal(case: DecisionContext) -> str:
-    """Why its user did not agree; "" when he did."""
+    """Why its user did not agree; "" when they did."""
     if case.submission is None:
         return "it was not submitted by gsub"
     return "" if case.submission.retry else "it was submitted without --retry"
 
 
 def find_refusal(case: DecisionContext) -> str:
-    """Why the job may not be run again by us, by its user's and Slurm's word; "" when it may."""
+    """Why the job may not be run again by us, by its user's and Slurm's record; "" when it may."""
     if unwilling := find_owner_refusal(case):
         return unwilling
     if case.job is None:

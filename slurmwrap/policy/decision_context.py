@@ -15,7 +15,7 @@ from slurmwrap.policy.strikes import Fleet
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputFailure:
-    """A job of somebody that failed of the same content: who, and on which nodes."""
+    """A job of someone that failed of the same content: who, and on which nodes."""
 
     uid: int
     nodes: tuple[str, ...]
@@ -27,7 +27,7 @@ class DecisionContext:
 
     diagnosis: Diagnosis
     record: JobRun
-    job: JobRecord | None  # Slurm's word now; None: forgotten
+    job: JobRecord | None  # Slurm's record now; None: forgotten
     submission: Submission | None  # of this very job (record.speaks_for)
     ledger: Ledger = field(default_factory=Ledger)
     fleet: Fleet = field(default_factory=Fleet)
@@ -40,5 +40,5 @@ class DecisionContext:
     starts: tuple[float, ...] = ()  # of all our retries of the last hour and to come, Unix seconds
     gate: str = ""  # the cause for which our own Prolog gate refused a node, so that the launch failed; "" for none
     gate_nodes: tuple[str, ...] = ()  # the nodes that it refused
-    site: bool = True  # the site's reconciler; a user's own binds nobody else
+    site: bool = True  # the site's reconciler; a user's own binds no one else
     now: float = 0.0

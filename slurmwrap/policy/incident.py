@@ -3,7 +3,7 @@
 Philly's advice: observe related failures and act ahead. While an incident is open its retries wait, no node is blamed
 for it, the report shows one line, and jobs about to start are warned (docs/incidents.md).
 
-A user writes what he likes into his log. One user alone therefore neither opens an incident nor keeps one open: that
+A user writes what they like into their log. One user alone therefore neither opens an incident nor keeps one open: that
 takes a second user who says the same, or the word of kernel, NVML or Slurm; and no incident lasts longer than max_s.
 """
 
@@ -65,7 +65,7 @@ _FILES = ("py", "so", "cc", "cpp", "cu", "h", "c", "rs", "go", "json", "yaml", "
 
 
 def get_first_component(path: str) -> str:
-    """ "/scratch/ada/x" -> "/scratch": the Mounts of whoever knows no mount points."""
+    """ "/scratch/ada/x" -> "/scratch": the Mounts of anyone who knows no mount points."""
     return "/" + path.split("/")[1] if path.startswith("/") else ""
 
 

@@ -44,7 +44,7 @@ def decide_launch(case: DecisionContext, config: Config) -> RetryDecision:
 
 
 def make_launch_comment(case: DecisionContext) -> str:
-    """What stands in the job's Comment while it waits for its next run."""
+    """What is in the job's Comment while it waits for its next run."""
     return f"{case.diagnosis.category} (slurmwrap why {case.record.address or case.record.attempt.job_id})"
 
 

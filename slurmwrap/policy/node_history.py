@@ -1,6 +1,6 @@
 """NodeHistory: what kernel, NVML and Slurm said about nodes within the window, as records; times in Unix seconds.
 
-Filled by store/database.py, judged by node_score.py. Nothing in it is a user's word.
+Filled by store/database.py, judged by node_score.py. Nothing in it is a user's claim.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Removal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
-    """A mark that people left on a node. `kind`: REPAIRED, LIFTED (they lifted a drain of ours), CLEARED."""
+    """A mark that people left on a node. `kind`: REPAIRED, LIFTED (they lifted a drain of slurmwrap's), CLEARED."""
 
     node: str
     at: float
@@ -123,7 +123,10 @@ def find_changed_removals(
 
 
 def list_lifted_drains(changed: Iterable[Removal], by_us: Mapping[str, float]) -> tuple[Repair, ...]:
-    """Drains of ours that somebody else lifted: he has looked at the node. `by_us`: node -> when we last resumed it."""
+    """List drains of slurmwrap's that someone else lifted: they have looked at the node.
+
+    `by_us`: node -> when slurmwrap last resumed it.
+    """
     return tuple(
         Repair(node=one.node, at=one.ended, who="whoever lifted our drain", kind=LIFTED, note=one.reason)
         for one in changed

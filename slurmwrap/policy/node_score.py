@@ -94,7 +94,7 @@ def compute_node_scores(history: NodeHistory, config: Nodes, *, now: float) -> t
 
 
 def share_of(nodes: int) -> float:
-    """What the failure of a job of so many nodes says of each of them, where nobody names one."""
+    """What the failure of a job of so many nodes says of each of them, where no one names one."""
     return WEIGHTS["suspect"] / nodes if 0 < nodes <= _MAX_SHARES else 0.0
 
 
@@ -324,7 +324,7 @@ def _find_missing_evidence(score: NodeScore, config: Nodes) -> str:
 
 
 def _judge_status(score: NodeScore, counted: Sequence[ScoreTerm], config: Nodes) -> tuple[str, str]:
-    """The ratio alone convicts nobody: enough distinct jobs must stand behind it, and since the last repair one."""
+    """The ratio alone convicts no one: enough distinct jobs must be behind it, and since the last repair one."""
     if not counted:
         return OK, "nothing counts against it"
     repaired = max((r.at for r in score.repairs), default=0.0)

@@ -118,7 +118,7 @@ def _output(std_out: str) -> Iterable[tuple[str, str, str]]:
 
 
 def _comment(text: str, job: JobRecord) -> Iterable[tuple[str, str, str]]:
-    """What a user wrote himself is his. Everybody sees a Comment: no paths, no words of a log."""
+    """What a user wrote themselves is theirs. Everybody sees a Comment: no paths, no words of a log."""
     if text and (not job.comment or job.comment.startswith(COMMENT_PREFIX)):
         yield "Comment", COMMENT_PREFIX + text, "squeue shows why it waits"
 

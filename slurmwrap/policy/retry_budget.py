@@ -2,7 +2,7 @@
 
 Budgets go by (root cause, entity, node): what one cause spent, another has left. Only progress strictly beyond the best
 earlier step or checkpoint forgives. Both are the log's word or the step counter's (gsub --count-steps), the user's
-either way, so the count of all failures and the GPU-hours lost are kept beside them and never forgiven.
+either way, so the count of all failures and the GPU-hours lost are kept next to them and never forgiven.
 
 What a log calls a step and what the counter counts need not be one unit, so the two are never compared with each other.
 The counter starts at zero in each run: a run that resumed counts on from the best checkpoint that was known before it.
@@ -75,14 +75,14 @@ def ledger_of(attempts: Iterable[JobRun], current: JobRun, resets: Iterable[Ledg
 
 
 def forgiven(record: JobRun, since: float | None) -> bool:
-    """Whether the run ended before a person reset the job's ledger at `since`; None: nobody did."""
+    """Whether the run ended before a person reset the job's ledger at `since`; None: no one did."""
     return since is not None and (record.end_time or record.attempt.submit_time) <= since
 
 
 def retries_of(diagnosis: Diagnosis, blamed: bool, settings: Retry) -> int:
     """How many retries one root cause of a job gets. `blamed`: kernel, NVML or Slurm name the node.
 
-    Where only the log speaks of a node or an input, one confirmation tells whether that or the job is at fault.
+    Where only the log speaks of a node or an input, one confirmation reports whether that or the job is at fault.
     """
     if diagnosis.decision == "retry_elsewhere":
         return settings.per_root_cause if blamed else settings.confirmations
@@ -184,7 +184,7 @@ def _checkpoint(run: JobRun) -> int | None:
 def _lost(runs: Sequence[JobRun], since: float | None) -> float:
     """GPU-hours of the failed runs, less the share that the next run went on from.
 
-    Of the newest run nobody knows yet whether the next one resumes: it counts as kept where this one did resume.
+    Of the newest run no one knows yet whether the next one resumes: it counts as kept where this one did resume.
     """
     lost, base = 0.0, 0
     for place, run in enumerate(runs):

@@ -32,7 +32,7 @@ class RunFilter:
 
 
 def state_of(run: JobRun) -> str:
-    """Slurm's word; of a run that has not ended PENDING or RUNNING."""
+    """Slurm's record; of a run that has not ended PENDING or RUNNING."""
     return run.state or ("PENDING" if run.start_time is None else "RUNNING")
 
 

@@ -1,4 +1,4 @@
-"""Turns Slurm's word on a job into an JobRun and back. Pure."""
+"""Turns Slurm's record on a job into an JobRun and back. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slurmwrap.model.submission import Submission
 if TYPE_CHECKING:
     from slurmwrap.model.measurement import Measurement
 
-REQUEUED = "REQUEUED"  # sacct's word for a run that ended by a requeue; scontrol shows the next run instead
+REQUEUED = "REQUEUED"  # sacct's record for a run that ended by a requeue; scontrol shows the next run instead
 CLOCKS_S = 300.0  # that clocks may differ: more is refused by MUNGE, whose credentials live that long
 _SUBMISSION_SLACK_S = 3600  # clocks of the submit host and the controller, and sbatch's patience
 

@@ -1,6 +1,6 @@
 """What failures say about nodes: strikes, drains we may ask for, and the health that is published. Pure.
 
-Only the kernel, NVML and Slurm are believed about a node; a log is the user's word.
+Only the kernel, NVML and Slurm are believed about a node; a log is the user's claim.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def drains_of(diagnosis: Diagnosis, record: JobRun) -> tuple[PlannedAction, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus:
-    """One node that is not ok. `published` False: the cap is used up, so that nobody is told to avoid it."""
+    """One node that is not ok. `published` False: the cap is used up, so that no one is told to avoid it."""
 
     health: NodeHealth
     published: bool

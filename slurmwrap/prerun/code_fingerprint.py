@@ -1,8 +1,8 @@
-"""The code that a script runs, as far as it lies beside it: what a passed pre-run is remembered by.
+"""The code that a script runs, as far as it lies next to it: what a passed pre-run is remembered by.
 
 From the programs that the batch script starts, through the shell scripts among them and the local modules that they
 import, transitively: looked for in the program's directory, the job's directory and PYTHONPATH. Installed packages
-stand in for themselves by the environment's own marks (`installed_marks`). Everything is bounded: beyond a bound the
+are in for themselves by the environment's own marks (`installed_marks`). Everything is bounded: beyond a bound the
 rest is left out, and a change there is not seen.
 """
 
@@ -21,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slurmwrap.prerun.static.started_program import EntryPoint
 
-SETTINGS = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")  # what an argument may name beside code
+SETTINGS = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")  # what an argument may name next to code
 MAX_FILES, MAX_BYTES, MAX_S = 500, 16 << 20, 0.3
 _FILE_BYTES = 2 << 20
 _SHELL_DEPTH = 3
@@ -160,7 +160,7 @@ def _entries(
 
 
 def _not_here(path: str) -> str | None:
-    """Scripts are followed above, within the budget; the walk itself follows only what stands in the text."""
+    """Scripts are followed above, within the budget; the walk itself follows only what is in the text."""
     del path
     return None
 

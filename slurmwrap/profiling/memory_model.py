@@ -49,7 +49,7 @@ def compute_speed(model: MemoryModel, mem_mib: float, *, keeps: bool = False) ->
         return 0.0
     if model.read_mib_per_s is None or model.storage_mib_per_s is None:
         return None
-    if model.dataset_mib is None:  # nobody knows how much an epoch reads: as if nothing were ever read again
+    if model.dataset_mib is None:  # no one knows how much an epoch reads: as if nothing were ever read again
         return min(1.0, model.storage_mib_per_s / model.read_mib_per_s) if model.read_mib_per_s else 1.0
     compute = model.epoch_s
     if not compute:

@@ -1,6 +1,6 @@
-"""What of a measurement can be true. Pure. A pre-run's measurement is its user's word, and a site keeps it.
+"""What of a measurement can be true. Pure. A pre-run's measurement is its user's claim, and a site keeps it.
 
-A rate of 1e-320 or 2**63 MiB would not harm its user alone: nobody could merge it, or read the database again.
+A rate of 1e-320 or 2**63 MiB would not harm its user alone: no one could merge it, or read the database again.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _drop_duplicate_points(curve: tuple[CurvePoint, ...]) -> tuple[CurvePoint, .
 
 
 def is_plausible_surface(surface: tuple[SpeedPoint, ...]) -> bool:
-    """Whether every point can have been measured, and there are no more than somebody would measure."""
+    """Whether every point can have been measured, and there are no more than someone would measure."""
     return len(surface) <= MOST_POINTS and all(
         0 < point.cpus <= MOST_CPUS and 0 < point.mem_mib <= MOST and SLOWEST <= point.speed <= FASTEST
         for point in surface

@@ -97,7 +97,7 @@ def _list_shaping_words(words: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield bare, value if equals else "" if following.startswith("-") else following
 
 
-# Variables that say where and when somebody logged in: they differ between two windows and mean nothing to a program.
+# Variables that say where and when someone logged in: they differ between two windows and mean nothing to a program.
 _OF_THE_LOGIN = frozenset(
     (
         *("_", "COLUMNS", "DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "LINES", "OLDPWD", "PWD", "SHLVL", "WINDOWID"),
@@ -169,7 +169,7 @@ def compute_sweep_group(request: JobRequest, code: Mapping[str, bytes], environ:
 
 
 def profile_key_of(uid: int, key: str) -> str:
-    """The key of a profile in the site's database: whoever names a key, names his own."""
+    """The key of a profile in the site's database: anyone who names a key, names their own."""
     return f"{uid}:{key}"
 
 

@@ -16,7 +16,7 @@ from slurmwrap.model.measurement import CurvePoint
 from slurmwrap.model.resource_profile import IMPORTED, ResourceProfile, SpeedPoint
 
 NEEDED = ("model", "cpus", "mem_gb", "throughput")
-CONFIDENCE = 0.25  # as much as one pre-run: measured, though on somebody else's machine
+CONFIDENCE = 0.25  # as much as one pre-run: measured, though on someone else's machine
 _MIB = 1024  # the authors' servers have 500 "GB" of 1024^3
 
 _Grid = dict[tuple[int, float], float]  # (CPUs, GB) -> throughput

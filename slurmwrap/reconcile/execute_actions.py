@@ -114,7 +114,7 @@ def _settle_action(
     action: ActionRecord, found: action_status.ActionStatus, run: ReconcilePass, record: JobRun | None = None
 ) -> str | None:
     """Does it if it is due, and ticks it off; returns Slurm's refusal. SlurmUnreachable leaves it for the next pass,
-    and so does None: nobody knows.
+    and so does None: no one knows.
 
     A refused size is put back first, so that being killed in between cannot leave it with Slurm unnoticed.
     """
@@ -128,7 +128,7 @@ def _settle_action(
 
 def _ask(action: ActionRecord, record: JobRun | None, run: ReconcilePass) -> str | None:
     """Slurm's refusal, "" when it obeyed. A size is asked for in the name of the job's owner, since limits of QOS and
-    association hold no more for what an administrator sets. None where he let nobody through: then again later."""
+    association hold no more for what an administrator sets. None where they let no one through: then again later."""
     sized = record is not None and action.key in requeue.SIZES and run.edges.scope.user is None
     owner = record.uid if sized and record is not None else None
     try:

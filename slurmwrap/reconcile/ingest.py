@@ -103,10 +103,10 @@ def _read_claim(item: Observation, unpack: Unpack) -> Submission | PrerunRecord:
 def _find_foreign_claim(
     item: Observation, claim: Submission | PrerunRecord, edges: Services, cluster: str, words: SlurmJobs
 ) -> str:
-    """A user speaks of his own jobs only: the seal's uid must be the one Slurm says the job belongs to.
+    """A user speaks of their own jobs only: the seal's uid must be the one Slurm says the job belongs to.
 
-    Clusters may share a home. What is of another one is his own word in his own database, of which this Slurm knows
-    nothing: it is kept for when he is there.
+    Clusters may share a home. What is of another one is their own word in their own database, of which this Slurm knows
+    nothing: it is kept for when they are there.
     """
     sealed = edges.scope.uid if item.uid == -1 and edges.scope.user is not None else item.uid
     if sealed < 0 or claim.uid != sealed or claim.cluster != item.cluster:
@@ -174,7 +174,7 @@ def _learn_from_prerun(record: PrerunRecord, edges: Services) -> bool:
 
 
 def _block_from_prerun(one: SpoolEntry, edges: Services) -> bool:
-    """The pre-run read the file itself, as its user: his word, so it binds him alone. Before its spool file goes."""
+    """The pre-run read the file itself, as its user: their word, so it binds them alone. Before its spool file goes."""
     if not isinstance(one.item, Observation) or one.item.context is not Context.PRERUN:
         return False
     record = edges.unpack(PrerunRecord, one.item.facts["prerun"])

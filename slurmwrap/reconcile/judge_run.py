@@ -162,7 +162,7 @@ def _reconstruct_record(
     word = complete_job_record(base, seen)
     unknown = not word.state or word.signal == _NODE_FAILED
     if unknown and not word.exit_code and _is_node_down(record, run):
-        return replace(word, state="NODE_FAIL")  # Slurm requeued it, and a node of it is down: both Slurm's word
+        return replace(word, state="NODE_FAIL")  # Slurm requeued it, and a node of it is down: both Slurm's record
     return word
 
 
@@ -227,7 +227,7 @@ def _add_lost_node(diagnosis: Diagnosis, record: JobRun, run: ReconcilePass) -> 
 
 
 def _add_counted_steps(record: JobRun, submission: Submission | None, word: JobRecord, run: ReconcilePass) -> JobRun:
-    """`record` with the steps that its own counter left, where no Epilog brought them: the user's word."""
+    """`record` with the steps that its own counter left, where no Epilog brought them: the user's claim."""
     if submission is None or not submission.step_dir or (record.measurement and record.measurement.steps):
         return record
     counted = run.edges.steps(record, submission.step_dir)

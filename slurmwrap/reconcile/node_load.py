@@ -1,6 +1,6 @@
 """What is published of the jobs that run: how busy each node is as far as profiles tell, and whether we relax.
 
-Nobody is named: a node's figures are the sums over all its jobs with a profile.
+No one is named: a node's figures are the sums over all its jobs with a profile.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a diagnosis reaches its owner: sealed by the site, perhaps mailed, or as a file beside the output. Wiring."""
+"""How a diagnosis reaches its owner: sealed by the site, perhaps mailed, or as a file next to the output. Wiring."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _Cause:
 
 @dataclass(slots=True, kw_only=True)
 class _Tasks:
-    """Of one cause, as they were told in this pass. The text is of the first one."""
+    """Of one cause, as they were reported in this pass. The text is of the first one."""
 
     first: JobRun
     text: str

@@ -119,7 +119,7 @@ def list_published_incidents(incidents: Iterable[Incident], mounts: Mounts) -> t
 
 
 def _describe_scope(scope: str, mounts: Mounts) -> str:
-    """Switches are Slurm's word; a path or a host is users' word, but for a mount point that we know ourselves."""
+    """Switches are Slurm's record; a path or a host is users' word, but for a mount point that we know ourselves."""
     kind, _, what = scope.partition(" ")
     if kind == "path":
         return scope if mounts(what) == what else kind
@@ -205,7 +205,7 @@ def _notify_again(run: ReconcilePass) -> None:
     for key in run.excused:
         record = store.attempt(key)
         if record is None or not record.reconciled:
-            continue  # he is told when it is done
+            continue  # they are told when it is done
         try:
             publisher.tell_owner(record, store.actions(key))
         except SlurmwrapError as error:

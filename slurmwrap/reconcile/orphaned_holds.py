@@ -1,7 +1,7 @@
-"""Jobs of --prerun=gate whose pre-run is gone: nobody else would ever let them go. Each pass looks after them.
+"""Jobs of --prerun=gate whose pre-run is gone: no one else would ever release them. Each pass looks after them.
 
-Only Slurm's own word counts: the job still waits for the far begin time that gsub gave it, and its pre-run ended, or
-is forgotten, without having changed that. A user speaks for his own job alone, and may move its start himself.
+Only Slurm's own record counts: the job still waits for the far begin time that gsub gave it, and its pre-run ended, or
+is forgotten, without having changed that. A user speaks for their own job alone, and may move its start themselves.
 """
 
 from __future__ import annotations

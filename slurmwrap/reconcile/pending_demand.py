@@ -42,7 +42,7 @@ def count_tasks_per_node(shape: ResourceShape) -> int | None:
     plain = is_proven_shape(shape) and shape.mem_unit is MemUnit.PER_NODE
     told = shape.gpus_per_node and shape.mem_mib and shape.cpus
     tasks = count_fixed_tasks(shape) if plain and told else None
-    return tasks if tasks and tasks > 0 else None  # the shape is its user's word
+    return tasks if tasks and tasks > 0 else None  # the shape is its user's claim
 
 
 def make_fixed_demand(record: JobRecord, snapshot: Snapshot) -> JobDemand | None:
@@ -72,7 +72,7 @@ def make_tuned_demand(
     """A job whose CPUs and memory may be divided anew; None where its shape forbids that or its speed is unknown.
 
     Never below what tuning_bounds.py says. Raising ends where every node that may run it ends, and is none where Slurm
-    preempts: nobody's job shall be ended for a raise.
+    preempts: no one's job shall be ended for a raise.
     """
     tasks, gpus = count_tasks_per_node(shape), shape.gpus_per_node
     if (shape.gpus_per_node or 0) * max(1, record.num_nodes) != record.gpus or (shape.nodes or 1) != record.num_nodes:

@@ -3,7 +3,7 @@
 Relaxing (reconcile/relax_pending.py) and tuning (reconcile/tune_pending.py) share the head of the queue and the bucket.
 A change is written as intended before Slurm is asked, and as done after; Slurm is asked in the name of the job's owner
 where we may, since a submission is its user's word: so he gets nothing that he could not have himself, and limits of
-QOS and association still hold for him. In user mode nothing is changed: there Slurm's own time-outs must do.
+QOS and association still hold for them. In user mode nothing is changed: there Slurm's own time-outs must do.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ def _plan_in_force(submission: Submission, run: ReconcilePass) -> PlacementPlan 
 
 def _list_undone_actions(actions: Sequence[SlurmAction], rule: str, waiting: PendingGsubJob) -> tuple[SlurmAction, ...]:
     """Those to be made. () when one of them was refused before: the others are not made alone. What was the last that
-    we said of a key and is not in force was changed by somebody, and stays as it is."""
+    we said of a key and is not in force was changed by someone, and stays as it is."""
     tried = sorted((a for a in waiting.known if a.rule == rule and a.done_at is not None), key=lambda a: a.done_at or 0)
     if any((one.key, one.value) in {(a.key, a.value) for a in actions} and one.error for one in tried):
         return ()
@@ -325,7 +325,7 @@ def _undo(
 
 
 def _ask(call: Sequence[SlurmAction], waiting: PendingGsubJob, run: ReconcilePass) -> str | None:
-    """Slurm's refusal, "" when it obeyed; None when nobody knows: then it stays begun, and is made again later."""
+    """Slurm's refusal, "" when it obeyed; None when no one knows: then it stays begun, and is made again later."""
     try:
         run.edges.slurm.apply(call[0], owner=waiting.record.uid, also=call[1:])
     except SlurmUnreachable as away:

@@ -52,7 +52,7 @@ def count_and_wait_for(delay: QueueDelay, waits_for: str, until: float) -> Queue
 
 
 def count_delay(delay: QueueDelay, until: float) -> QueueDelay:
-    """The time since the last look goes to what the job waited for then; too long a time to nobody."""
+    """The time since the last look goes to what the job waited for then; too long a time to no one."""
     passed = until - delay.seen_at
     if passed <= 0:
         return delay
@@ -80,7 +80,7 @@ def _update_waiting(
         if looks > _LOOKS:
             return  # the others' turn is in the next pass: their time goes to what they wait for since the last look
         if not is_waiting(job, run.now):
-            if key in known and known[key].waits_for:  # held, or its begin was moved: nobody keeps it waiting
+            if key in known and known[key].waits_for:  # held, or its begin was moved: no one keeps it waiting
                 yield count_and_wait_for(known[key], "", run.now)
             continue
         found = find_wait_reason(job, run.book.submitted[key], run)

@@ -34,7 +34,7 @@ class Unpack(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """Whose reconciler this is. The site's believes hooks; a user's own sees only his jobs and touches no node."""
+    """Whose reconciler this is. The site's believes hooks; a user's own sees only their jobs and touches no node."""
 
     user: str | None = None  # None: the site's
     uid: int = -1  # of `user`
@@ -135,7 +135,7 @@ class ReconcilerState:
     gate_until: float = 0.0  # the end of the Prolog gate's permit
     failures: dict[RunKey, JobRun] | None = None  # that incidents are made of; None: not read yet
     incidents: tuple[Incident, ...] | None = None  # as the last whole pass left them; None: not read yet
-    starts: list[float] | None = None  # when retries of ours may start, Unix seconds; None: not read yet
+    starts: list[float] | None = None  # when retries of slurmwrap's may start, Unix seconds; None: not read yet
     bucket: Bucket | None = None  # of changes of waiting jobs; None: full
     submitted: dict[RunKey, Submission] = field(default_factory=dict)  # of the jobs that wait
     strangers: set[RunKey] = field(default_factory=set)  # waiting jobs of which no submission is known
@@ -147,7 +147,7 @@ class ReconcilerState:
 
 @dataclass(slots=True)
 class ReconcilePass:
-    """One pass: its edges, Slurm's word, and reads that are made at most once."""
+    """One pass: its edges, Slurm's record, and reads that are made at most once."""
 
     edges: Services
     book: ReconcilerState
@@ -160,7 +160,7 @@ class ReconcilePass:
     past: tuple[JobRecord, ...] | None = None
     ours: tuple[JobRecord, ...] | None = None  # that wait and were submitted by gsub; None: not looked for yet
     head: tuple[Any, ...] | None = None  # pending.Waiting; None: not looked for yet
-    unheard: bool = False  # in somebody's name Slurm was not reached: one time-out is enough for a pass
+    unheard: bool = False  # in someone's name Slurm was not reached: one time-out is enough for a pass
     dirty: bool = False
     telling: bool = True
     incidents: tuple[Incident, ...] = ()  # that are open, or were when these runs failed
@@ -179,7 +179,7 @@ class ReconcilePass:
 
 
 def run_for_each_job(job: JobRecord, run: ReconcilePass, work: Callable[[], T], otherwise: T) -> T:
-    """`work` for one job. What goes wrong with it, on its user's word maybe, must not keep all others waiting."""
+    """`work` for one job. What goes wrong with it, on its user's claim maybe, must not keep all others waiting."""
     try:
         return work()
     except (SlurmUnreachable, StoreError):
@@ -190,7 +190,7 @@ def run_for_each_job(job: JobRecord, run: ReconcilePass, work: Callable[[], T], 
 
 
 def mute_user(uid: int, run: ReconcilePass) -> None:
-    """Slurm was not reached in the name of `uid`: it is left alone for a while, since he may have stopped scontrol."""
+    """Leave `uid` alone for a while: Slurm was not reached in its name, and the user may have stopped scontrol."""
     run.book.muted[uid] = run.now + _MUTE_S
 
 
@@ -213,7 +213,7 @@ def learn(
 ) -> None:
     """Merges one measurement into its profile. In the site's database a key belongs to the user who named it.
 
-    `variant`, `gpu_type`: of the job that was measured, "" where nobody knows.
+    `variant`, `gpu_type`: of the job that was measured, "" where no one knows.
     """
     own = key if edges.scope.user is not None else profile_key_of(uid, key)
     old = edges.store.profile(own)

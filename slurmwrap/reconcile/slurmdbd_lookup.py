@@ -22,12 +22,12 @@ _SLACK_S = 5  # a run that only its hooks told of has a start by the node's cloc
 
 
 def is_gone(record: JobRun, job: JobRecord | None) -> bool:
-    """Whether `job`, Slurm's word now, says nothing of this run."""
+    """Whether `job`, Slurm's record now, says nothing of this run."""
     return job is None or job.submit_time != record.attempt.submit_time
 
 
 def past_of(record: JobRun, run: ReconcilePass) -> JobRecord | None:
-    """How it ended; None where nobody remembers. SlurmError where slurmdbd does not answer."""
+    """How it ended; None where no one remembers. SlurmError where slurmdbd does not answer."""
     if run.past is None:
         gone = [one.attempt.job_id for one in run.to_do if one.diagnosis is None and is_gone(one, _shown(one, run))]
         run.past = run.edges.accounting.runs(sorted({*gone, record.attempt.job_id}))
@@ -86,7 +86,7 @@ def told_by(past: JobRecord, base: JobRecord) -> JobRecord:
 
 
 def recall(run: ReconcilePass) -> None:
-    """Opens attempts for submissions of ours that ran, ended and were forgotten by Slurm while nobody looked.
+    """Opens attempts for submissions of slurmwrap's that ran, ended and were forgotten by Slurm while no one looked.
 
     Looked for by a process's first pass and every hour: what happens in between is seen as it happens.
     """

@@ -133,7 +133,7 @@ def _blocked(waiting: PendingGsubJob) -> bool:
 
 
 def _scarce(jobs: Iterable[JobRecord]) -> Set[tuple[str, str]]:
-    """Accounts and QOS whose CPUs or memory are all given away, as Slurm says of somebody's job."""
+    """Accounts and QOS whose CPUs or memory are all given away, as Slurm says of someone's job."""
     found = ((match[1], job) for job in jobs if job.pending and (match := _AT_LIMIT.match(job.reason)))
     return {(kind, job.qos if kind == "QOS" else job.account) for kind, job in found}
 
@@ -143,7 +143,7 @@ def _limited(record: JobRecord, scarce: Set[tuple[str, str]]) -> bool:
 
 
 def _give_back(waiting: PendingGsubJob, run: ReconcilePass, because: str) -> None:
-    """What is as we left it; what its user changed since is his."""
+    """What is as we left it; what its user changed since is theirs."""
     record, shape = waiting.record, waiting.submission.shape
     tasks = count_tasks_per_node(shape) if shape is not None else None
     if shape is None or not tasks or not shape.cpus or not shape.mem_mib:
@@ -189,11 +189,11 @@ def _matters(record: JobRecord, claim: JobDemand, grant: Allocation) -> bool:
 def _claims(
     tunable: Mapping[str, PendingGsubJob], servers: Sequence[Server], run: ReconcilePass
 ) -> tuple[JobDemand, ...]:
-    """Of everybody's jobs that only wait for their turn, in Slurm's order; far behind the head nobody counts.
+    """Of everybody's jobs that only wait for their turn, in Slurm's order; far behind the head no one counts.
 
     A pending array stands for several jobs with one request, so it has several claims, and the last one's grant holds:
     what all of them may have side by side. Nobody gets more than his share, nor waits for it, in front of a job that is
-    not tuned: that job gains nothing by it, but GPUs without CPUs beside them are none to it (docs/placement.md).
+    not tuned: that job gains nothing by it, but GPUs without CPUs next to them are none to it (docs/placement.md).
     """
     ready = [job for job in run.words.first.values() if job.pending and job.priority and job.reason in _READY]
     ready.sort(key=lambda job: (-job.priority, job.job_id))
@@ -217,7 +217,7 @@ def _hurried(
     servers: Set[str],
     run: ReconcilePass,
 ) -> Set[str]:
-    """Jobs of gsub's with a job behind them that wants the same servers and is not tuned: of somebody who does not use
+    """Jobs of gsub's with a job behind them that wants the same servers and is not tuned: of someone who does not use
     gsub, without GPUs, or so far unknown."""
     ours = {
         job.waiting_address

@@ -2,7 +2,7 @@
 
 As Kokolis et al. 2024 define it: waiting since it could run, starting up and work that is lost count against it.
 Productive is what the steps that stand took at the measured speed. Of a job that ended well all its steps stand, else
-those up to its newest checkpoint. All of it is the user's own word; it is shown and decides nothing.
+those up to its newest checkpoint. All of it is the user's own claim; it is shown and decides nothing.
 """
 
 from __future__ import annotations

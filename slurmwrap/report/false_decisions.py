@@ -1,4 +1,4 @@
-"""What we got wrong, each beside how often we spoke. Pure."""
+"""What we got wrong, each next to how often we spoke. Pure."""
 
 from __future__ import annotations
 

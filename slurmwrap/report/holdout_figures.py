@@ -1,4 +1,4 @@
-"""Jobs whose pre-run was left out by lot, beside those that had theirs: what pre-runs save, by experiment. Pure.
+"""Jobs whose pre-run was left out by lot, next to those that had theirs: what pre-runs save, by experiment. Pure.
 
 Submissions of one sweep share one draw and fail alike: the draw is the case, not the job.
 """

@@ -1,4 +1,4 @@
-"""Runs that we placed, each beside a run of the same work that lay farther apart: what lying close gave. Pure.
+"""Runs that we placed, each next to a run of the same work that lay farther apart: what lying close gave. Pure.
 
 Of the same work: one user's script with the same batch size, model and whatever else shifts what a step costs, on as
 many GPUs. Speed is the program's own steps per second (gsub --count-steps).

@@ -65,7 +65,7 @@ class Wrong:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holdout:
-    """Jobs that skipped their pre-run by lot (prerun.holdout) beside those that had one.
+    """Jobs that skipped their pre-run by lot (prerun.holdout) next to those that had one.
 
     Waste: GPU-hours of failed runs per job, pre-runs included. `difference`: what a pre-run saves per job, by
     experiment; None: too few.
@@ -92,7 +92,7 @@ class Preruns:
     stopped_jobs: int = 0  # real jobs that a `fail` cancelled
     gpus_never_started: int = 0  # GPUs that those jobs asked for
     gpu_hours: float = 0.0  # what the trials themselves used
-    delayed_jobs: int = 0  # that started as soon as their pre-run let them go
+    delayed_jobs: int = 0  # that started as soon as their pre-run release them
     delay_s: float = 0.0  # seconds that they had waited since their submission, on average: an upper bound of the delay
     delay_gpu_hours: float = 0.0  # the same times their GPUs: what stood idle for them at most, in no sum
     saved: Estimate
@@ -285,7 +285,7 @@ class ShareRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnDrain:
-    """A drain of ours that stands."""
+    """A drain of slurmwrap's that stands."""
 
     nodes: tuple[str, ...]
     since: float
@@ -383,7 +383,7 @@ class Queueing:
     fair_share_p95_s: float = 0.0
     fragmentation_mean_s: float = 0.0
     fragmentation_p95_s: float = 0.0
-    unknown_s: float = 0.0  # in which nobody looked, all runs together
+    unknown_s: float = 0.0  # in which no one looked, all runs together
     gpu_hours: float = 0.0  # GPUs asked for times the wait
     longest: tuple[WaitedLongest, ...] = ()
 

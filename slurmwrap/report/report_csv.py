@@ -1,6 +1,6 @@
 """Turns a Page into CSV: one tidy file per table, values as they are (seconds, shares of 1, ISO times).
 
-A spreadsheet reads a cell that begins with = + - @ as a formula. Where somebody chose the words, an apostrophe stands
+A spreadsheet reads a cell that begins with = + - @ as a formula. Where someone chose the words, an apostrophe stands
 in front of those (OWASP, "CSV Injection").
 """
 

@@ -18,7 +18,7 @@ from slurmwrap.resources import shipped
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-CELL, MORE = 120, 400  # characters of somebody's words that are shown
+CELL, MORE = 120, 400  # characters of someone's words that are shown
 FOLDED = 60  # rows that open at a click, beyond those shown
 _NOTHING = "–"
 IN_MAIL = 6  # rows of a table in a mail: Gmail cuts at 102 KB
@@ -49,7 +49,7 @@ def _fill_template(template: str, page: Page, **values: object) -> str:
 
 
 def list_cells(row: TableRow, table: ReportTable, zone: object) -> Iterator[tuple[Column, str, str]]:
-    """Column, what stands in the cell, and its classes; a row's own name comes first."""
+    """Column, what is in the cell, and its classes; a row's own name comes first."""
     for column, value in zip(table.columns, row.values, strict=True):
         text = text_format.fit(format_value(value, column, zone), CELL)  # type: ignore[arg-type]
         yield column, text, _list_classes(column, value)

@@ -1,6 +1,6 @@
 """Turns a Page into Markdown as GitHub and GitLab read it.
 
-Somebody's words stand in code spans: there no Markdown, HTML, link or mention is read (CommonMark 6.1).
+Someone's words are in code spans: there no Markdown, HTML, link or mention is read (CommonMark 6.1).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from slurmwrap.escape import markdown, markdown_block, markdown_code
 from slurmwrap.report import text_format
 from slurmwrap.report.report_page import NUMERIC, UNTRUSTED, Column, Page, ReportTable, Section, format_value
 
-MORE = 400  # characters of somebody's words
+MORE = 400  # characters of someone's words
 
 
 def render(page: Page) -> str:

@@ -22,8 +22,8 @@ class ColumnKind(Enum):
 
     TEXT = "text"  # our own words
     CATEGORY = "category"  # of taxonomy.py: its title, in CSV its id
-    USER = "user"  # somebody's words
-    NAMES = "names"  # a tuple of somebody's words
+    USER = "user"  # someone's words
+    NAMES = "names"  # a tuple of someone's words
     NODES = "nodes"  # a tuple of node names, folded
     COUNT = "count"
     CHANGE = "change"  # a difference of counts
@@ -67,7 +67,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """One line of a table. `more` is somebody's words below it, `command` to paste."""
+    """One line of a table. `more` is someone's words below it, `command` to paste."""
 
     values: tuple[Any, ...]
     more: str = ""
@@ -136,7 +136,7 @@ class NightVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuggestedCommand:
-    """A command, and why; `because` may hold somebody's words."""
+    """A command, and why; `because` may hold someone's words."""
 
     because: str
     command: str
@@ -156,7 +156,7 @@ class Page:
     """Everything that a format shows."""
 
     title: str
-    whose: str  # "cluster lab", "ada on cluster lab"; somebody's words
+    whose: str  # "cluster lab", "ada on cluster lab"; someone's words
     since: float
     until: float
     period: str  # "2026-11-21 06:00 to 2026-11-22 06:00 UTC (24 h)"
@@ -166,12 +166,12 @@ class Page:
     figures: tuple[Figure, ...]
     to_do: tuple[SuggestedCommand, ...]
     sections: tuple[Section, ...]
-    notes: tuple[str, ...]  # somebody's words
+    notes: tuple[str, ...]  # someone's words
     glossary: tuple[GlossaryTerm, ...]
 
 
 def format_value(value: Any, column: Column, zone: tzinfo | None) -> str:
-    """A value as every format writes it; somebody's words are printable then, but not yet escaped."""
+    """A value as every format writes it; someone's words are printable then, but not yet escaped."""
     if value is None or value == ():
         return column.none
     return _WRITTEN[column.kind](value) if column.kind is not ColumnKind.MOMENT else text_format.moment(value, zone)
@@ -197,7 +197,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_hours(value: float) -> str:
-    """GPU-hours; whole where they are many: nobody compares the tenths of thousands."""
+    """GPU-hours; whole where they are many: no one compares the tenths of thousands."""
     if value >= 1e6:
         return f"{value / 1e6:,.2f} M"
     return f"{value:,.0f}" if value >= 1000 else text_format.hours(value)

@@ -106,7 +106,7 @@ def _plot_categories(axes: Any, report: NightReport, zone: Any) -> str:
 
 
 def _free(end: float, stroke: float, most: float) -> float:
-    """Where a bar's figure begins: at its end, or behind a stroke that stands in the way."""
+    """Where a bar's figure begins: at its end, or behind a stroke that is in the way."""
     return stroke if end < stroke < end + 0.17 * most else end
 
 
@@ -229,7 +229,7 @@ def _simplify_axes(axes: Any, along: str) -> None:
 def _format_tick(value: float, along: str, marks: Sequence[float]) -> str:
     """With as many digits as tell the marks of its axis apart."""
     if not value and along == "y":
-        return ""  # the first mark of the other axis stands there
+        return ""  # the first mark of the other axis is there
     steps = [after - before for before, after in pairwise(marks) if after > before]
     step = min(steps, default=1.0)
     digits = _count_digits(step)
@@ -239,7 +239,7 @@ def _format_tick(value: float, along: str, marks: Sequence[float]) -> str:
 
 
 def _count_digits(step: float) -> int:
-    """Decimal places by which values that differ by `step` can be told apart: 0 from 1 on, 2 for 0.05."""
+    """Decimal places by which values that differ by `step` can be distinguished: 0 from 1 on, 2 for 0.05."""
     return max(0, min(_MOST_DIGITS, -math.floor(math.log10(step)))) if step > 0 else 0
 
 

@@ -17,7 +17,7 @@ from slurmwrap.resources import shipped
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-MORE = 230  # characters of somebody's words below a row
+MORE = 230  # characters of someone's words below a row
 _TONES = {"good": "green", "bad": "red"}
 
 

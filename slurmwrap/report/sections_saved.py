@@ -39,7 +39,7 @@ def _describe_preruns(report: NightReport) -> str:
 
 
 def _describe_delay(report: NightReport) -> str:
-    """In no sum: nobody knows what the GPUs did meanwhile."""
+    """In no sum: no one knows what the GPUs did meanwhile."""
     trials = report.preruns
     if not trials.delayed_jobs:
         return ""

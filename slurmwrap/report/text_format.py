@@ -31,7 +31,7 @@ def fit(text: str, columns: int) -> str:
 
 
 def fit_middle(text: str, columns: int) -> str:
-    """Beginning and end of `visible(text)`, for paths: what tells files apart stands at the end."""
+    """Beginning and end of `visible(text)`, for paths: what distinguishes files is at the end."""
     text = visible(text)
     if width(text) <= columns:
         return text

@@ -1,4 +1,4 @@
-"""How a page of text looks: the reader's clock, colour, width, and whether he wants all of it. Pure."""
+"""How a page of text looks: the reader's clock, colour, width, and whether they want all of it. Pure."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def own_report(
     submissions: Iterable[Submission],
     preruns: Iterable[PrerunRecord],
 ) -> NightReport:
-    """`report` as its user reads it, with what the records of their own jobs tell beside it."""
+    """`report` as its user reads it, with what the records of their own jobs tell next to it."""
     ended = [run for run in attempts if run.end_time and report.since <= run.end_time < report.until and run.start_time]
     newest = _newest(submissions)
     tried = [one for one in preruns if report.since <= one.at < report.until]
@@ -111,7 +111,7 @@ def _usage(runs: Sequence[JobRun], known: dict[tuple[str, int], Submission], tri
 def _measured(
     runs: Sequence[JobRun], known: dict[tuple[str, int], Submission], tried: Sequence[PrerunRecord]
 ) -> tuple[list[Measurement], str]:
-    """What the runs used on a node; where nobody measured them, what their pre-runs used, times the GPUs of a node."""
+    """What the runs used on a node; where no one measured them, what their pre-runs used, times the GPUs of a node."""
     found = [run.measurement for run in runs if run.measurement is not None]
     if found:
         return found, "the runs"

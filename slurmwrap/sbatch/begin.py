@@ -37,9 +37,9 @@ def parse_begin_time(text: str, now: float) -> float | None:
 
 
 def select_later_begin(user_begin: str | None, grace_s: int, now: float) -> tuple[str, str]:
-    """(--begin for the waiting job, StartTime that lets it go): the later of `now + grace_s` and the user's own.
+    """(--begin for the waiting job, StartTime that releases it): the later of `now + grace_s` and the user's own.
 
-    Where the user's form is not understood it is kept for both, so his word is never shortened.
+    Where the user's form is not understood it is kept for both, so their word is never shortened.
     """
     gate = f"now+{grace_s}"
     if user_begin is None:

@@ -25,7 +25,7 @@ class CommandLine:
     def first_component(self) -> tuple[str, ...]:
         """The words that concern the first component alone: its options, the script, the script's arguments.
 
-        --wrap is the whole job's script, whichever component it stands in.
+        --wrap is the whole job's script, whichever component it is in.
         """
         first = self.argv.index(":") if self.hetjob else len(self.argv)
         end = len(self.argv) - len(self.args) - (self.script is not None)
@@ -52,7 +52,7 @@ class CommandLine:
 
 
 def remove_quiet(words: Sequence[str], names: Names | None = None) -> tuple[str, ...]:
-    """Option words less every --quiet, also in a bundle (`-HQ`, where flags stand in front of a letter's value)."""
+    """Option words less every --quiet, also in a bundle (`-HQ`, where flags are in front of a letter's value)."""
     kept = [at for at, word in enumerate(words) if word != ":"]
     quiet = [kept[one.word] for one in split_command_line(words, names).given if one.option == "quiet"]
     left = {at: "-" if words[at].startswith("--") else words[at].replace("Q", "", quiet.count(at)) for at in quiet}
@@ -69,7 +69,7 @@ def parse_own_options(argv: Sequence[str], names: Names | None = None) -> tuple[
     """Our own options in a call that may not be readable to its end; they count words of `argv`.
 
     Behind an option that we do not know our own are looked for as long as only options follow: the next other word
-    may be its value or the script, whose arguments are nobody's but its own.
+    may be its value or the script, whose arguments are no one's but its own.
     """
     words = [word for word in argv if word != ":"]
     kept = [at for at, word in enumerate(argv) if word != ":"]

@@ -1,7 +1,7 @@
 """What a launch template is told: nodes, GPUs and tasks worked out from the call, the words quoted. Pure.
 
-The user's own words win: what he says of nodes, GPUs or tasks is kept, and only what he leaves open follows from the
-nodes of his partition. Nothing of him stands in a comment of the script, where a line break would end the comment.
+The user's own words win: what they say of nodes, GPUs or tasks is kept, and only what they leave open follows from the
+nodes of their partition. Nothing of them is in a comment of the script, where a line break would end the comment.
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ def _parse_values(request: JobRequest) -> tuple[tuple[str, ...], str]:
 
 
 def _parse_signal(request: JobRequest) -> str:
-    """The signal of --signal, "" without one. To the batch shell alone (B:) it would help nobody: it only waits."""
+    """The signal of --signal, "" without one. To the batch shell alone (B:) it would help no one: it only waits."""
     text = request.value("signal")
     if text is None:
         return ""

@@ -268,7 +268,7 @@ OWN: tuple[GsubOption, ...] = (
     GsubOption("values", "values", "", REQUIRED),
 )
 
-# These make the script, so they cannot stand in one.
+# These make the script, so they cannot be in one.
 MAKING: frozenset[str] = frozenset({"template", "values"})
 
 BY_NAME: dict[str, SbatchOption] = {option.name: option for option in SBATCH}

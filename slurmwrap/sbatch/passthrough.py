@@ -46,7 +46,7 @@ def find_prerun_reason(environ: Mapping[str, str]) -> str | None:
 
 def remove_outer_job(environ: Mapping[str, str]) -> dict[str, str]:
     """`environ` without what Slurm says of the interactive job in which a person types: sbatch hands it on, and a job
-    with the outer one's SLURM_MEM_PER_CPU beside its own SLURM_MEM_PER_NODE cannot start a step (22.05.8)."""
+    with the outer one's SLURM_MEM_PER_CPU next to its own SLURM_MEM_PER_NODE cannot start a step (22.05.8)."""
     if not environ.get("SLURM_JOB_ID"):
         return dict(environ)
     return {name: value for name, value in environ.items() if not _OF_A_JOB.fullmatch(name)}

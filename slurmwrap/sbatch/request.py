@@ -37,7 +37,7 @@ class Script:
     path: str | None
     name: str  # what sbatch would make the job's name: base name, "sbatch" (stdin) or "wrap"
     content: bytes  # b"" where it was not read: --help and the like, and heterogeneous jobs with `:`
-    from_stdin: bool = False  # standard input was read to its end: whoever calls sbatch must hand `content` on
+    from_stdin: bool = False  # standard input was read to its end: anyone who calls sbatch must hand `content` on
     word: str | None = None  # what the command line calls it; sbatch makes Command= of that by its own rules
 
 

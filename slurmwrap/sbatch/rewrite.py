@@ -26,7 +26,7 @@ def render(request: JobRequest, wishes: Sequence[OptionChange], *, added: Sequen
     """The job with the wishes granted. A wish for what is already in force changes nothing and is not listed.
 
     `wishes` change what the user set, or add to it; `added` are put on the command line even where he set them
-    elsewhere, and win there (a later --begin, for instance). ValueError for a wish that no sbatch would take beside
+    elsewhere, and win there (a later --begin, for instance). ValueError for a wish that no sbatch would take next to
     what is set: ask `conflict` first. Callers convert to the user's own unit.
     """
     state = _Rewrite(request)
@@ -38,7 +38,7 @@ def render(request: JobRequest, wishes: Sequence[OptionChange], *, added: Sequen
 
 
 def find_conflict(request: JobRequest, option: str) -> str | None:
-    """Why `option` must not be set beside what the user set, in one sentence; None when it may be."""
+    """Why `option` must not be set next to what the user set, in one sentence; None when it may be."""
     if option not in BY_NAME:
         return f"sbatch has no option --{option}."
     return _find_setting_conflict(request.settings, option)
@@ -48,7 +48,7 @@ def list_submitted_options(request: JobRequest, batch: BatchScript) -> tuple[str
     """The options of the call that really submits: the user's own words, then each change, which wins there.
 
     His script and his variables go as they are. Otherwise Command= would name a copy of ours, where many a script looks
-    for its own directory, and the job would see other SBATCH_* variables than he set.
+    for its own directory, and the job would see other SBATCH_* variables than they set.
     """
     if request.words is None:
         return batch.options

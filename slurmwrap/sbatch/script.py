@@ -176,7 +176,7 @@ def _skip_blanks(content: bytes, at: int, stop: int) -> int:
 
 
 def _is_separator_at(content: bytes, at: int, stop: int) -> bool:
-    """Whether `hetjob` stands at `at` as a whole word."""
+    """Whether `hetjob` is at `at` as a whole word."""
     ends = ((word, at + len(word)) for word in _SEPARATORS)
     return any(
         content[at:end].lower() == word and (end == stop or (end < stop and content[end] in _BLANK))

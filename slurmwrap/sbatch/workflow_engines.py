@@ -1,7 +1,7 @@
-"""Scripts whose program belongs to somebody who waits for it: a workflow engine, a scheduler of workers, a user. Pure.
+"""Scripts whose program belongs to someone who waits for it: a workflow engine, a scheduler of workers, a user. Pure.
 
 A pre-run of such a script is no trial of it. It would answer in the job's place, or miss what only the job's own number
-leads to (each tried on a real Slurm, docs/callers.md). Whoever asks for a pre-run by name gets one all the same.
+leads to (each tried on a real Slurm, docs/callers.md). Anyone who asks for a pre-run by name gets one all the same.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The rule is that of Tiresias's simulator for one switch (SymbioticLab/Tiresias, 
 ms_yarn_alloc_res): a job that a server can hold takes the first server with room for all of it; a larger one takes as
 many idle servers as it fills, and the first other one with room for the rest. Whoever need not lie close takes what is
 free, fragments first (Gu et al., NSDI 2019, section 3.3). Who runs and is still chosen stays where it is, unless
-somebody before it in the order fits only in its place.
+someone before it in the order fits only in its place.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Places:
         return np.bincount(self._server, weights=self._held, minlength=self.count).astype(np.int64)
 
     def _seat(self, number: int, rank: int) -> tuple[bool, list[int]]:
-        """A place for this job: what nobody has, else what jobs behind it have. Returns who of them had to go."""
+        """A place for this job: what no one has, else what jobs behind it have. Returns who of them had to go."""
         if (spot := self._find(number, self._free)) is not None:
             self._take(number, spot)
             return True, []

@@ -33,9 +33,9 @@ SKEW: Mapping[str, float] = {
 def select_tied_jobs(
     jobs: Sequence[SimJob], placement: str, profiles: Mapping[str, ResourceProfile], limit: float = LIMIT
 ) -> Bools:
-    """Which jobs wait for as few servers as can be. A skew that nobody knows is taken to be low.
+    """Which jobs wait for as few servers as can be. A skew that no one knows is taken to be low.
 
-    ValueError for a placement that nobody knows.
+    ValueError for a placement that no one knows.
     """
     if placement not in PLACEMENTS:
         raise ValueError(f"there is no placement '{placement}': {', '.join(PLACEMENTS)}")

@@ -1,6 +1,6 @@
 """The bridge from simulated clusters to production's placement: the same plan(), on simulated snapshots.
 
-Slurm mode asks plan() what gsub would ask of Slurm for a job. (In rounds nobody asks Slurm for anything: there the
+Slurm mode asks plan() what gsub would ask of Slurm for a job. (In rounds no one asks Slurm for anything: there the
 rules are Tiresias's and Synergy's own, consolidate.py and the mechanisms.) What is simulated here is only what plan()
 looks at: a JobRequest as a user would have written it, and a Snapshot of nodes with what is free on them. CPUs and
 memory are tuned elsewhere (backfill/tuner.py), so plan() is told not to.
@@ -83,7 +83,7 @@ class SimSnapshot:
         """With so much free on each server. `alike`: without a network, of those that look the same the first so many.
 
         For a job of n GPUs n + 1 of them are enough: no plan takes more, between equals it takes the first, and what
-        it asks beside that is whether there are more than it takes.
+        it asks next to that is whether there are more than it takes.
         """
         free = np.stack([gpus, cpus, mem_mib])
         if self._seen is None:

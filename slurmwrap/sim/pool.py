@@ -18,7 +18,7 @@ class Leases(Protocol):
     """The GPUs of the cluster, and who holds them until leases end next. Jobs are known by their numbers."""
 
     def admit(self, new: Ints) -> bool:
-        """Whether these fit beside everybody; then they hold their GPUs, else nothing has changed."""
+        """Whether these fit next to everybody; then they hold their GPUs, else nothing has changed."""
         ...
 
     def lease(self, order: Ints, *, in_turn: bool) -> tuple[Bools, Ints]:

@@ -41,7 +41,7 @@ class Simulation:
 
 
 def run_simulation(simulation: Simulation, progress: Progress | None = None) -> tuple[SimOutcome, TimeSummary]:
-    """Plays it to the end. ValueError for a word that nobody knows, TraceError for a job that can never run."""
+    """Plays it to the end. ValueError for a word that no one knows, TraceError for a job that can never run."""
     outcome = _play_simulation(simulation, progress)
     return outcome, summarize_outcome(simulation.jobs, outcome, simulation.servers, simulation.window)
 

@@ -1,7 +1,7 @@
 """How fast the chosen jobs run: asks the mechanism where its answer could be another. Pure but for its memory.
 
 A mechanism is deterministic and finds empty servers: the same list of jobs gets the same grants. Where no job has a
-profile there is nothing to divide, and nobody is asked.
+profile there is nothing to divide, and no one is asked.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Work and speed of the jobs of a trace that have a profile: what a trace's run time means. Pure.
 
-A trace tells how long a job ran, and sometimes on what. Its work is that run time at the proportional share of the
+A trace reports how long a job ran, and sometimes on what. Its work is that run time at the proportional share of the
 simulated servers: run time x (speed at what it ran on / speed at the share). A job without a profile, or whose profile
 says nothing of these amounts, has speed 1 everywhere.
 """
@@ -61,7 +61,7 @@ def compute_job_shape(job: SimJob, server: Server, most: int | None = None) -> t
 
 
 def claim_of(job: SimJob, speeds: tuple[SpeedPoint, ...], server: Server, most: int | None = None) -> JobDemand:
-    """What a mechanism is told of the job. One without speeds has its share, whatever it asks: nobody knows better.
+    """What a mechanism is told of the job. One without speeds has its share, whatever it asks: no one knows better.
 
     `most`: servers that there are, for a mechanism that gives equal parts only.
     """

@@ -140,7 +140,7 @@ def _time(text: str) -> int | None:
 
 
 class OptionalSacct:
-    """Sacct on a cluster that may have no slurmdbd, which nobody asks before there is something to ask."""
+    """Sacct on a cluster that may have no slurmdbd, which no one asks before there is something to ask."""
 
     def __init__(self, config: Callable[[], Mapping[str, str]], sacct: Sacct) -> None:
         self._config = config

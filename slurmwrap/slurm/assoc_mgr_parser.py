@@ -61,7 +61,7 @@ def _upwards(account: str, accounts: Mapping[str, str]) -> Iterator[str]:
 def _qos(line: str, uid: int) -> Qos:
     head, _, people = line.partition(" User Limits=")
     head, _, groups = head.partition(" Account Limits=")
-    # " 1003={…}", newer " alice(1003)={…}"; thousands of others may stand beside it
+    # " 1003={…}", newer " alice(1003)={…}"; thousands of others may be next to it
     ours = re.search(rf"[ (]{uid}\)?=\{{([^}}]*)\}}", people)
     anybodys = ours or re.search(_BRACES, people)  # tells the limit too, with nothing of it used by us
     told = anybodys.group(anybodys.lastindex or 0) if anybodys else ""

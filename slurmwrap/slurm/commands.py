@@ -43,7 +43,7 @@ CONF_PLACES = (
 )
 _NO_CONF = r"cannot stat file (\S+): .*retrying in|Could not establish a configuration source"
 UNREACHABLE = r"Unable to contact slurm controller|Connection refused|Socket timed out|connect failure"
-# The request may have arrived: nobody knows whether a job was made. A failed connect is not among them.
+# The request may have arrived: no one knows whether a job was made. A failed connect is not among them.
 AMBIGUOUS = r"Socket timed out on send/recv|Zero Bytes were transmitted|Transport endpoint|Unexpected message"
 _SUBMITTED = re.compile(r"^Submitted batch job (\d+)", re.MULTILINE)
 _PARSABLE = r"(?m)^(\d+)(?:;\S+)?$"
@@ -59,7 +59,7 @@ SBATCH_TIMEOUT_S = 120.0  # sbatch itself retries for 20 s and more when the con
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Told:
-    """What the two commands of a snapshot said ("" where nobody asks for nodes), and what of it is some seconds old."""
+    """What the two commands of a snapshot said ("" where no one asks for nodes), and what of it is some seconds old."""
 
     nodes: str
     rest: str
@@ -70,7 +70,7 @@ class _Told:
 class SlurmCommands:
     """Slurm as `environ` sees it (SLURM_CONF, PATH). Raises SlurmUnreachable and SlurmError as edges.Slurm says.
 
-    `network`: what a snapshot's topology is made of, beside what Slurm tells (SiteRacks). `kept`: where answers to
+    `network`: what a snapshot's topology is made of, next to what Slurm tells (SiteRacks). `kept`: where answers to
     earlier calls may serve for the first snapshot; a plan that is made of them counts on no node being free.
     """
 
@@ -109,7 +109,7 @@ class SlurmCommands:
     def snapshot(self, known: Sequence[Node] | None = None) -> Snapshot:
         """Nodes, topology, partitions, reservations, our limits and (once) the configuration, by two commands.
 
-        `known`: the nodes, where somebody else asked after them already; then by one command.
+        `known`: the nodes, where someone else asked after them already; then by one command.
         """
         from slurmwrap.slurm.snapshot import build_snapshot
 
@@ -231,8 +231,8 @@ class SlurmCommands:
     def apply(self, action: SlurmAction, owner: int | None = None, also: Sequence[SlurmAction] = ()) -> None:
         """Carries out one action. SlurmError when Slurm refuses, or when a node is not ours to touch.
 
-        `owner`: where we are root Slurm is asked in the name of this uid, so that he gets nothing that he may not
-        have, and keeps his limits: what root sets is exempt from those of association and QOS (slurmctld's
+        `owner`: where we are root Slurm is asked in the name of this uid, so that they get nothing that they may not
+        have, and keeps their limits: what root sets is exempt from those of association and QOS (slurmctld's
         ADMIN_SET_LIMIT). `also`: further updates of the same job in the same call, all or none of which a job that
         starts meanwhile has.
         """
@@ -241,7 +241,7 @@ class SlurmCommands:
             self._read(argv)
             return
         self._require_slurm_conf()
-        # the process is his: he may look into it, and stop it
+        # the process is theirs: they may look into it, and stop it
         environ = {name: value for name, value in self._environ.items() if name in _HARMLESS}
         timeout_s = min(_OWNER_TIMEOUT_S, self._timeout_s)
         get_output(run(argv, timeout_s=timeout_s, environ=environ, cwd="/", uid=owner), timeout_s)
@@ -263,12 +263,12 @@ class SlurmCommands:
 
     def may_resize(self) -> bool:
         """Whether `apply` changes nodes, CPUs and memory of other users' jobs: as root in their names, else only where
-        nobody has limits that an administrator's word would free him of."""
+        no one has limits that an administrator's word would free them of."""
         enforced = self.config().get("AccountingStorageEnforce", "none").split(",")
         return os.geteuid() == 0 or {"limits", "qos", "safe", "all"}.isdisjoint(enforced)
 
     def _keep_limits(self, action: SlurmAction) -> None:
-        """As SlurmUser we are an administrator, not the job's owner: nobody is to be freed of his limits by that."""
+        """As SlurmUser we are an administrator, not the job's owner: no one is to be freed of their limits by that."""
         if action.key in _LIMITED and not self.may_resize():
             raise SlurmError(
                 f"{action.key} of job {action.target}: association and QOS would limit it no more",

@@ -1,4 +1,4 @@
-"""Finds Slurm's own sbatch where gsub may stand in its place: as a link, a copy or a site's wrapper named `sbatch`.
+"""Finds Slurm's own sbatch where gsub may be in its place: as a link, a copy or a site's wrapper named `sbatch`.
 
 An `sbatch` on PATH that is a script and names gsub or slurmwrap leads back to us and is passed over. A site's wrapper
 that does not say so (it calls another wrapper, say) is caught when it comes back: what is started from here and is no

@@ -3,7 +3,7 @@
 A file per question in a private directory: $XDG_RUNTIME_DIR/slurmwrap, else slurmwrap-<uid> below the directory for
 temporary files. Others may have made either: a directory or file that is not ours alone, of another version, Slurm or
 environment, broken, too old or from the future, is as good as none, and nothing is ever said about it. It holds
-scontrol's own words, which are parsed again each time: nobody's file is ever executed, or believed to be a record.
+scontrol's own words, which are parsed again each time: no one's file is ever executed, or believed to be a record.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _open_folder(path: str, uid: int) -> int:
 
 
 def is_ours_alone(found: os.stat_result, uid: int) -> bool:
-    """Nobody else may read or write it."""
+    """No one else may read or write it."""
     return found.st_uid == uid and not found.st_mode & 0o077
 
 

@@ -45,7 +45,7 @@ def _parse_node(line: str) -> Node:
     tail = _FREE_TEXT.search(line, max(0, line.find(" Weight=")))  # which is on every line, and behind the features
     head = line[: tail.start()] if tail else line
     cut = head.rfind(" Partitions=")
-    body = head[:cut] if cut >= 0 else head  # names of partitions may hold blanks, and stand behind what is read here
+    body = head[:cut] if cut >= 0 else head  # names of partitions may hold blanks, and are behind what is read here
     state, flags = parse_state(_read_last_field(body, " State="))
     gpus, gpu_type, gpu_sockets = parse_gres(_read_last_field(body, " Gres="))
     gpus_used, gpus_used_at = parse_gres_used(_read_last_field(body, " GresUsed="))
@@ -73,7 +73,7 @@ def _parse_node(line: str) -> Node:
 
 
 def _read_first_field(line: str, key: str) -> str:
-    """Value of the first `key`: for what Slurm prints before any text that somebody chose."""
+    """Value of the first `key`: for what Slurm prints before any text that someone chose."""
     return _read_value(line, line.find(key), key)
 
 
@@ -234,7 +234,7 @@ def parse_config(text: str) -> Mapping[str, str]:
     """`scontrol show config`: "ClusterName             = lab" and the rest.
 
     What Slurm counts (SlurmctldHost[0]; since 24.11 the hooks, Prolog[0] and Prolog[1]) is one key without the number,
-    its values in order with commas between: nobody has to know which release counts what.
+    its values in order with commas between: no one has to know which release counts what.
     """
     found: dict[str, str] = {}
     for line in text.splitlines():

@@ -2,7 +2,7 @@
 
 Not from `scontrol show job`: it prints JobName, Comment and Command among its own fields, and a name may hold
 " JobState=RUNNING" or a line break. squeue's fields are parted by a separator with a nonce that no user could know
-when he named his job, so text cannot pass for a field or a row. The same grammar in 22.05.8, 24.11.5 and 26.05.5
+when they named their job, so text cannot pass for a field or a row. The same grammar in 22.05.8, 24.11.5 and 26.05.5
 (captures in tests/data/slurm); with `-t all` each of them lists ended jobs until MinJobAge.
 """
 
@@ -47,7 +47,7 @@ def parse_jobs(text: str, excluded: str, separator: str) -> tuple[JobRecord, ...
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """One row of a job that somebody watches: with the scheduler's forecast, where the job waits."""
+    """One row of a job that someone watches: with the scheduler's forecast, where the job waits."""
 
     record: JobRecord
     expected_start: int | None = None  # Unix seconds; Slurm's own forecast (squeue --start)
@@ -180,7 +180,7 @@ def parse_mib(text: str) -> int:
 
 
 def _parse_memory(fields: Mapping[str, str], nodes: int, cpus: int) -> tuple[int | None, int | None]:
-    """(per node, per CPU). squeue prints both alike: the total of the request tells them apart."""
+    """(per node, per CPU). squeue prints both alike: the total of the request distinguishes them."""
     least, total = parse_mib(fields["MinMemory"]), parse_mib(_find_tres(fields["tres-alloc"], "mem") or "0")
     if not least:
         return None, None

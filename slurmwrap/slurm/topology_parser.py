@@ -1,6 +1,6 @@
 """Turns `scontrol show topology` into a Topology. Pure.
 
-Two grammars, told apart by their lines; captures of 22.05.8, 24.11.5 and 26.05.5 are in tests/data/slurm:
+Two grammars, distinguished by their lines; captures of 22.05.8, 24.11.5 and 26.05.5 are in tests/data/slurm:
 
     topology/tree   SwitchName=ib0 Level=0 LinkSpeed=1 Nodes=n[0-1]
                     SwitchName=core Level=1 LinkSpeed=1 Nodes=n[0-3] Switches=ib[0-1]

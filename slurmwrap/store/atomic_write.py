@@ -11,7 +11,7 @@ from slurmwrap.escape import utf8
 
 
 def put(path: Path, content: str | bytes, mode: int | None = None) -> None:
-    """As `replace`, for a path that somebody named: a device or a pipe is written to instead."""
+    """As `replace`, for a path that someone named: a device or a pipe is written to instead."""
     if path.exists() and not path.is_file():
         path.write_bytes(_to_bytes(content))
     else:

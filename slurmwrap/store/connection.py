@@ -33,7 +33,7 @@ def connect_readonly(path: Path, *, busy_s: float, any_thread: bool = False) -> 
     try:
         connection.execute("PRAGMA schema_version").fetchone()
     except sqlite3.OperationalError:
-        # A reader of a WAL file wants to make its -shm file; where it may not, and nobody writes, it need not.
+        # A reader of a WAL file wants to make its -shm file; where it may not, and no one writes, it need not.
         connection.close()
         if os.access(path.parent, os.W_OK) or path.with_name(path.name + "-wal").exists():
             raise

@@ -188,7 +188,7 @@ class Database(UserReportTables, FaultTables):
                 self.block_input(blocked)
 
     def settle(self, record: JobRun) -> None:
-        """Takes a stored run off the to-do list. Beside `reconciled`, only what lies in `more` is written anew: no
+        """Takes a stored run off the to-do list. Next to `reconciled`, only what lies in `more` is written anew: no
         index, and none of what triggers keep, changes with it."""
         row = {**to_json_dict(record.attempt), "more": schema.more_from_record(schema.ATTEMPTS, record)}
         self._write(f"UPDATE attempts SET reconciled = 1, more = :more WHERE {OF_ATTEMPT}", row)

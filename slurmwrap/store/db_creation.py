@@ -30,7 +30,7 @@ def prepare(connection: sqlite3.Connection, *, writable: bool = True) -> sqlite3
 
 
 def create(path: Path, clock: Clock | None) -> None:
-    """Makes the whole file aside and puts it in place in one step: nobody ever sees half a schema."""
+    """Makes the whole file aside and puts it in place in one step: no one ever sees half a schema."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mkstemp: mode 0600
     os.close(handle)

@@ -65,7 +65,7 @@ def backup(
     """Copies `source` as it is at one moment, while others read and write it; returns the bytes of the copy.
 
     The copy is written aside with mode 0600, checked, brought to the disk and put in place in one step: aside is a
-    folder of our own, since SQLite opens by name what may lie beside a file (-journal, -wal). `tell` hears the share
+    folder of our own, since SQLite opens by name what may lie next to a file (-journal, -wal). `tell` hears the share
     that is done. StoreError when `target` is there (without `force`) or anything fails: then nothing is left.
     """
     if target.exists() and not force:
@@ -113,7 +113,7 @@ def _copy(source: Path, aside: Path, target: Path, tell: Callable[[float], None]
         read.execute("SELECT count(*) FROM sqlite_master").fetchone()
         with translate_sqlite_errors(target), closing(sqlite3.connect(aside, isolation_level=None)) as write:
             read.backup(write, pages=_PAGES, progress=lambda _, left, total: tell(1 - left / total if total else 1.0))
-            write.execute("PRAGMA journal_mode = DELETE")  # one file: a copy needs no -wal beside it
+            write.execute("PRAGMA journal_mode = DELETE")  # one file: a copy needs no -wal next to it
             told = [row[0] for row in write.execute("PRAGMA quick_check(3)")]
         if told != ["ok"]:
             raise StoreError(f"the copy of {source} is not sound: {told[0]}", hint=f"run: slurmwrap db check {source}")

@@ -18,7 +18,7 @@ SELECT node, at, job_id, uid, text,
 FROM gpu_faults f WHERE at >= ? ORDER BY at, rowid
 """
 
-# A Prolog of ours that refused the node is our own word, not Slurm's.
+# A Prolog of slurmwrap's that refused the node is our own word, not Slurm's.
 FAILURES = """
 SELECT nodes, end_time, job_id, uid, diagnosis_node, diagnosis_evidence, incident
 FROM attempts INDEXED BY attempts_node_failures

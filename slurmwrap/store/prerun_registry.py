@@ -1,8 +1,8 @@
-"""Edge: pre-runs in flight, and the jobs that wait for somebody else's. Files in the user's own state directory.
+"""Edge: pre-runs in flight, and the jobs that wait for someone else's. Files in the user's own state directory.
 
     inflight/<group>             one line: the trial directory of the pre-run that speaks for this group
     prerun/<id>/job              one line: the id of the pre-run's Slurm job; written when Slurm took it
-    prerun/<id>/waiting/<job>    a job that attached: two lines, the StartTime that lets it go, its own trial directory
+    prerun/<id>/waiting/<job>    a job that attached: two lines, the StartTime that releases it, its own trial directory
     prerun/<id>/closed/          what `waiting` is called once the pre-run takes no more: one rename shuts the door
 
 Who attaches writes a file aside within `waiting` and renames it there. Either this rename comes before that of the
@@ -180,7 +180,7 @@ def list_waiting_jobs(directory: Path) -> tuple[WaitingJob, ...]:
 
 
 def close(directory: Path) -> tuple[WaitingJob, ...]:
-    """Shuts the door and returns who waits; nobody can attach from then on. Twice does no harm."""
+    """Shuts the door and returns who waits; no one can attach from then on. Twice does no harm."""
     with suppress(OSError):
         (directory / WAITING).rename(directory / CLOSED)
     _wait_for_the_door(directory / CLOSED)
@@ -190,7 +190,7 @@ def close(directory: Path) -> tuple[WaitingJob, ...]:
 def _wait_for_the_door(closed: Path) -> None:
     """Who had found the directory before it was renamed still enters by its old name, after we would have looked.
 
-    His file lies aside until then. One that was killed leaves it there: so not for long.
+    Their file lies aside until then. One that was killed leaves it there: so not for long.
     """
     late = time.monotonic() + DOOR_S
     while time.monotonic() < late:

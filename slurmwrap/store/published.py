@@ -77,7 +77,7 @@ class FilePublisher:
         """Nothing was collected: each run is sealed at once."""
 
     def tell_owner(self, record: JobRun, actions: Sequence[ActionRecord]) -> None:
-        """Seals one judged attempt for its owner's uid. One without an owner is told to nobody."""
+        """Seals one judged attempt for its owner's uid. One without an owner is told to no one."""
         if record.uid < 0:
             return
         told = {"version": 1, "attempt": to_json_dict(record), "actions": [to_json_dict(action) for action in actions]}
@@ -127,7 +127,7 @@ def list_trusted_uids(config: Config) -> frozenset[int]:
 def read_published(path: str | Path, trusted_uids: Collection[int]) -> Published | None:
     """What the site published at `path` (the file or its directory); None: nothing, or nothing to be believed.
 
-    Trusted only if root or one of `trusted_uids` (SlurmUser) owns both the file and its directory, and nobody else may
+    Trusted only if root or one of `trusted_uids` (SlurmUser) owns both the file and its directory, and no one else may
     write either: otherwise a user could make gsub avoid nodes or refuse another user's input.
     """
     folder = os.path.dirname(path) if os.path.basename(path) == FILE else path
@@ -143,7 +143,7 @@ def read_published(path: str | Path, trusted_uids: Collection[int]) -> Published
 def read_why(
     directory: Path, job_id: int | None, decode: Unseal, trusted_uids: Collection[int], *, limit: int = 500
 ) -> list[dict[str, Any]]:
-    """What the site told this user about one raw job id (None: all of his jobs), oldest first.
+    """What the site told this user about one raw job id (None: all of their jobs), oldest first.
 
     Dicts {"version", "attempt", "actions"}; `told` makes records of one. Files are tried newest first, at most `limit`.
     """
@@ -206,7 +206,7 @@ def _read_trusted_content(folder: str | Path, name: str, trusted_uids: Collectio
     try:
         if not _is_trusted(os.fstat(directory), trusted):
             return None
-        # O_NONBLOCK: a FIFO must not hold us up before fstat shows that it is none of ours.
+        # O_NONBLOCK: a FIFO must not hold us up before fstat shows that it is none of slurmwrap's.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with os.fdopen(os.open(name, flags, dir_fd=directory), "rb") as file:
             status = os.fstat(file.fileno())

@@ -1,4 +1,4 @@
-"""Edge: the newest runs of a database that somebody asks for, and sums over all of them, by SQL with limits.
+"""Edge: the newest runs of a database that someone asks for, and sums over all of them, by SQL with limits.
 
 A site's database holds millions of runs: what a list does not show is not read. The narrow table `runs` is asked first,
 attempts only for what it does not know. Whatever is asked for, the condition is that of retry.wanted.matches.

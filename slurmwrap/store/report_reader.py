@@ -150,7 +150,7 @@ class ReportReader:
             return json.loads(rows[0][0]) if summed.as_json else rows
 
     def stream(self, query: str, table: str, **given: Any) -> Iterator[tuple[Any, ...]]:
-        """Row by row: whoever has seen enough stops."""
+        """Row by row: anyone who has seen enough stops."""
         with translate_sqlite_errors(self.path), self._borrow_connection() as connection:
             yield from connection.execute(self._restrict_query(query, table), {**self._given, **given})
 
@@ -160,7 +160,7 @@ class ReportReader:
 
     @property
     def uid(self) -> int:
-        """Of the user that the report is about; -2 when he is not known."""
+        """Of the user that the report is about; -2 when they are not known."""
         return int(self._given["uid"])
 
     def _restrict_query(self, query: str, table: str) -> str:

@@ -133,7 +133,7 @@ def tuned(gpu_s: int, cpus: int, gpus: int, nodes: int, shape: str, curve: str) 
 
 
 def cpus_per_gpu(shape: ResourceShape, gpus: int) -> float | None:
-    """As its user asked; None where he left it to Slurm."""
+    """As its user asked; None where they left it to Slurm."""
     if shape.cpus is None or not gpus:
         return None
     if shape.cpu_unit is CpuUnit.PER_GPU:

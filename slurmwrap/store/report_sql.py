@@ -75,7 +75,7 @@ JOIN job_names j ON j.id = packed / :base / :base JOIN names u ON u.id = packed 
 JOIN names c ON c.id = packed % :base
 WHERE runs > 1 ORDER BY runs DESC, gpu_s DESC, u.name, j.name, c.name LIMIT :rows""",
 )
-# Newest first: whoever has seen enough stops reading.
+# Newest first: anyone who has seen enough stops reading.
 NEWEST = f"""
 SELECT user, name, category, r.cluster, r.job_id, r.submit_time FROM runs r
 WHERE {_REAL} AND {_FAILED_ALONE}

@@ -1,4 +1,4 @@
-"""Edge: what the database forgets, and when. Small transactions, so that reconciler and gsub go on beside it.
+"""Edge: what the database forgets, and when. Small transactions, so that reconciler and gsub go on next to it.
 
 Periods, counted back from now; the last two are [retention] in the configuration:
 
@@ -28,7 +28,7 @@ from slurmwrap.store.retention_sql import KINDS, RetentionKind
 
 DAY_S = 86_400.0
 BRIEF_D = 7
-SETTLED_S = 6 * 3600.0  # a job that is requeued by hand soon after is judged with its earlier run's log beside it
+SETTLED_S = 6 * 3600.0  # a job that is requeued by hand soon after is judged with its earlier run's log next to it
 BATCH = 500  # rows of one transaction: some 20 ms on a plain disk
 _PAUSE_S = 0.005  # between two, so that others who wait for the write lock get it
 _PAGES = 2_000  # given back to the file system in one step
@@ -115,7 +115,7 @@ def plan(path: Path, kept: Retention, now: float, *, window_d: float = 28.0) -> 
 def vacuum(path: Path) -> int:
     """Writes the whole file anew, without what is free in it; returns the bytes that it is smaller. StoreError.
 
-    Needs as much free space again, and nobody else may have the file open: page size and auto_vacuum of an older file
+    Needs as much free space again, and no one else may have the file open: page size and auto_vacuum of an older file
     are changed outside of WAL only.
     """
     from slurmwrap.store.connection import select_journal_mode

@@ -89,7 +89,7 @@ KINDS: tuple[RetentionKind, ...] = (
         _SETTLED,
         "length(facts) + 120",
         also=(
-            # Of the others a copy changes nothing: what a user said of his job is written once more.
+            # Of the others a copy changes nothing: what a user said of their job is written once more.
             f"""INSERT OR IGNORE INTO seen SELECT nonce_mark(nonce), CAST(at AS INTEGER) FROM observations
             WHERE context = 'epilog' AND {_format_chosen_sql("nonce")}""",
         ),

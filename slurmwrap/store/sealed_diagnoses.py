@@ -1,6 +1,6 @@
 """Edge: how earlier submissions ended by the site's word: diagnoses sealed for this user, opened on gsub's way.
 
-Only the jobs that his own records name are looked for, and few of them: each costs a call of munged.
+Only the jobs that their own records name are looked for, and few of them: each costs a call of munged.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class Senders:
     def refusal(self, found: Observation, sealed: Decoded) -> str:
         """Why `found` is not believed; "" when it is."""
         if found.context in _OF_USERS:
-            return ""  # about his own job only, which reconcile checks against Slurm's word
+            return ""  # about their own job only, which reconcile checks against Slurm's record
         if found.context not in _OF_NODES:
             return f"context {found.context.value} does not arrive here"
         if sealed.uid not in self._trusted:

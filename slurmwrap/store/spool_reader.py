@@ -119,7 +119,7 @@ class SealedSpool:
             raise UntrustedRecord(f"it is about cluster {make_printable(found.cluster)}")
         if refusal := senders.refusal(found, sealed):
             raise UntrustedRecord(refusal)
-        if sealed.uid not in self._trusted:  # nobody can use up the nonce of another's observation
+        if sealed.uid not in self._trusted:  # no one can use up the nonce of another's observation
             found = replace(found, nonce=f"{sealed.uid}-{found.nonce}")
         return replace(found, uid=sealed.uid)
 
@@ -135,7 +135,7 @@ class PlainSpool:
     """A private directory: the controller hooks' records, or a user's own spool. Its ownership is the seal."""
 
     def __init__(self, directory: Path | str, trusted_uids: Collection[int] = ()) -> None:
-        """`trusted_uids` may own the directory beside root and ourselves."""
+        """`trusted_uids` may own the directory next to root and ourselves."""
         self._directory = Path(directory)
         self._owners = frozenset({0, os.geteuid(), *trusted_uids})
 
@@ -226,7 +226,7 @@ def _list_entries(folder: int, skip: Collection[str] = ()) -> Iterator[tuple[str
 def _order_fairly(
     entries: Iterable[tuple[str, int, int]], trusted: Collection[int], share: int = MAX_ENTRIES
 ) -> Iterator[tuple[str, int]]:
-    """By age within an owner, owners in turn: a flood delays nobody else's; `share`: of each other owner."""
+    """By age within an owner, owners in turn: a flood delays no one else's; `share`: of each other owner."""
     turns: Counter[int] = Counter()
     ranked = []
     for name, uid, modified in sorted(entries, key=lambda entry: entry[2]):

@@ -45,7 +45,7 @@ def write_plain(directory: Path | str, observation: Observation) -> str:
 
 
 def write_sealed(directory: Path | str, observation: Observation, *, socket: str) -> str:
-    """Leaves `observation` in the shared spool, sealed by whoever we are. StoreError when that fails."""
+    """Leaves `observation` in the shared spool, sealed by anyone who we are. StoreError when that fails."""
     return start_sealed_write(directory, socket=socket)(observation)
 
 
@@ -57,7 +57,7 @@ def start_sealed_write(directory: Path | str, *, socket: str) -> Callable[[Obser
 
     def leave(observation: Observation) -> str:
         sealed = seal(serialize(observation))
-        return _write(directory, observation, sealed + b"\n", 0o644)  # its name is the secret: nobody can list them
+        return _write(directory, observation, sealed + b"\n", 0o644)  # its name is the secret: no one can list them
 
     return leave
 

@@ -29,7 +29,7 @@ def make_cluster_condition(session: Session, *also: str) -> tuple[str, list[str]
 
 
 class ProfileUse(NamedTuple):
-    """Who used a profile's key last, by his submissions: `script` is a path, or a name where it came from stdin."""
+    """Who used a profile's key last, by their submissions: `script` is a path, or a name where it came from stdin."""
 
     key: str  # as its user names it
     uid: int
@@ -118,7 +118,7 @@ class UserReportTables(Session):
             return self._write("DELETE FROM profiles WHERE key = :key", where)
 
     def save_measurement(self, key: str, measurement: Measurement, at: float, source: str) -> None:
-        """Keeps a raw measurement beside the profile it went into; the same one twice is kept once."""
+        """Keeps a raw measurement next to the profile it went into; the same one twice is kept once."""
         row = {"key": encode_sql_text(key), "at": at, "source": source, "measurement": dump(to_json_dict(measurement))}
         self._write("INSERT OR IGNORE INTO measurements VALUES (:key, :at, :source, :measurement)", row)
 

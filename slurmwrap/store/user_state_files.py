@@ -76,11 +76,11 @@ class UserState:
         return tuple(self._read("BLOCKED_INPUTS", query, uid))
 
     def freed_inputs(self) -> dict[str, float]:
-        """Digests that this user freed by `slurmwrap inputs clear`, and when: what blocked him before is void."""
+        """Digests that this user freed by `slurmwrap inputs clear`, and when: what blocked them before is void."""
         return self._read_times(_FREED)
 
     def free_input(self, digest: str, at: float) -> None:
-        """Remembers it: the site's word on a user's own input binds nobody but himself, so he may overrule it."""
+        """Remembers it: the site's word on a user's own input binds no one but themselves, so they may overrule it."""
         self._keep_times(_FREED, {**self.freed_inputs(), digest: at})
 
     def _read_times(self, name: str) -> dict[str, float]:
@@ -237,7 +237,7 @@ class UserState:
     ) -> tuple[PastFailure, ...]:
         """Deterministic failures of this very script since it last succeeded, newest first, one per job.
 
-        The script may be the same and what it calls mended: only ends of the same `fingerprint` say anything about the
+        The script may be the same and what it calls fixed: only ends of the same `fingerprint` say anything about the
         next. `told`: what the site judged (store/sealed_diagnoses.py).
         """
         if not script_sha256:

@@ -1,8 +1,8 @@
-"""Edge: in user mode, one text file beside the job's output that says why it failed. Standard library only.
+"""Edge: in user mode, one text file next to the job's output that says why it failed. Standard library only.
 
     slurm-81.out -> slurm-81.out.why.txt
 
-Written by the user himself, with his own rights; a later run of the job replaces it.
+Written by the user themselves, with their own rights; a later run of the job replaces it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Text = Callable[[JobRun, Sequence[ActionRecord]], str]
 
 
 class BesideOutput:
-    """Implements edges.Publisher for one user: nothing is published, and what he is told lies beside his output."""
+    """Implements protocols.Publisher for one user: nothing is published; a file next to their output says why."""
 
     def __init__(self, text: Text) -> None:
         self._text = text
@@ -58,7 +58,7 @@ class BesideOutput:
 
 
 def _place(std_out: str) -> Path | None:
-    """None where there is no file beside which one could stand: a device, a pattern that Slurm left, no directory."""
+    """None where there is no file next to which one could stand: a device, a pattern that Slurm left, no directory."""
     path = Path(std_out)
     if not std_out.startswith("/") or path.parts[:2] == ("/", "dev") or "%" in path.name:
         return None

@@ -30,7 +30,7 @@ class Shell(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionPlace:
-    """Where a user's own completions lie, which file serves which command, and what else he has to do."""
+    """Where a user's own completions lie, which file serves which command, and what else they have to do."""
 
     directory: Path
     names: Mapping[str, str]  # command → file name
@@ -101,7 +101,7 @@ def _quote_fish(text: str) -> str:
 
 
 def place_of(shell: Shell, environ: Mapping[str, str]) -> CompletionPlace:
-    """Where that shell looks for what a user adds himself."""
+    """Where that shell looks for what a user adds themselves."""
     home = Path(environ.get("HOME") or Path.home())
     data = Path(environ.get("XDG_DATA_HOME") or home / ".local/share")
     config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
@@ -129,7 +129,7 @@ def place_of(shell: Shell, environ: Mapping[str, str]) -> CompletionPlace:
 
 
 def write_completion_files(place: CompletionPlace, text: str, *, sbatch: bool = False) -> list[Path]:
-    """Writes the files. SlurmwrapError, and nothing is written, where one is there that somebody else wrote."""
+    """Writes the files. SlurmwrapError, and nothing is written, where one is there that someone else wrote."""
     paths = [place.directory / name for command, name in place.names.items() if sbatch or command != "sbatch"]
     for path in paths:
         if path.exists() and MARK not in path.read_text(encoding="utf-8", errors="replace"):

@@ -1,7 +1,7 @@
 """What completion says of each option: a few words, and where its values come from. Data.
 
 Names, letters, arguments and releases are those of slurmwrap/sbatch/options.py; here stands only what a shell's menu
-needs beside them. `values` is one word of a small language that the scripts in templates/completion understand:
+needs next to them. `values` is one word of a small language that the scripts in templates/completion understand:
 
     ""            nothing can be offered (a number, a time, free text)
     file, dir     a path
@@ -170,7 +170,7 @@ SBATCH_WORDS: dict[str, MenuWord] = {
 }
 
 OWN_WORDS: dict[str, MenuWord] = {
-    "prerun": _("what the pre-run does", "choice"),  # its choices stand in the option table
+    "prerun": _("what the pre-run does", "choice"),  # its choices are in the option table
     "prerun-gpus": _("GPUs of the pre-run"),
     "prerun-steps": _("training steps that the pre-run must reach"),
     "prerun-command": _("what the pre-run runs in place of the script"),

@@ -26,7 +26,7 @@ DEADLINE_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """`hint`: the way to mend it, or what works without it; "" where there is nothing to do."""
+    """`hint`: the way to fix it, or what works without it; "" where there is nothing to do."""
 
     name: str
     state: str  # OK | WARN | FAIL | UNKNOWN, or SKIP: it does not apply here
@@ -38,7 +38,7 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckSpec:
-    """One check. `about`: what it looks at; `mend`: how it is mended. Both are docs/doctor.md and --explain."""
+    """One check. `about`: what it looks at; `fix`: how it is fixed. Both are docs/doctor.md and --explain."""
 
     name: str
     section: str  # YOU | SITE
@@ -120,7 +120,7 @@ class CheckContext:
         return find_user_state_dir(self.environ) / DATABASE
 
     def setting(self, key: str) -> str:
-        """Of slurm.conf as the controller has it; "" where it is not said or nobody answers."""
+        """Of slurm.conf as the controller has it; "" where it is not said or no one answers."""
         return self.slurm.get(key, "") if isinstance(self.slurm, Mapping) else ""
 
     @property

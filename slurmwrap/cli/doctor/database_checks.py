@@ -107,7 +107,7 @@ def _interrupt_late(connection: sqlite3.Connection, done: threading.Event) -> No
 
 
 def _find_oddities(path: Path, version: int, oldest: float | None, keep_d: float, now: float) -> Iterator[str]:
-    if keep_d and version < VERSION:  # the site's; a user's own is brought forward by his next command
+    if keep_d and version < VERSION:  # the site's; a user's own is brought forward by their next command
         yield f"schema {version}, and this slurmwrap's is {VERSION}: the next reconcile brings it forward"
     disk = shutil.disk_usage(path.parent)
     if disk.free < min(_LEAST_FREE * disk.total, _LEAST_FREE_BYTES):

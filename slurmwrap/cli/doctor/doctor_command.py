@@ -80,7 +80,7 @@ def _get_width() -> int:
 
 
 def code_of(checks: Sequence[CheckResult]) -> int:
-    """For monitors. Where nothing could be looked at nobody knows."""
+    """For monitors. Where nothing could be looked at no one knows."""
     looked_at = [check for check in checks if check.state != SKIP]
     return EXIT[find_worst_state(checks)] if looked_at else EXIT[UNKNOWN]
 

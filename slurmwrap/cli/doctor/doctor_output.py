@@ -106,7 +106,7 @@ _RANK = (UNKNOWN, WARN, FAIL)
 
 
 def _get_state(checks: Sequence[CheckResult]) -> str:
-    """Where nothing could be looked at nobody knows."""
+    """Where nothing could be looked at no one knows."""
     return find_worst_state(checks) if any(check.state != SKIP for check in checks) else UNKNOWN
 
 
@@ -135,7 +135,7 @@ def _check_to_json_dict(check: CheckResult, section: str) -> dict[str, object]:
 
 
 def explain_check(look: CheckSpec) -> str:
-    """What a check looks at and how it is mended."""
+    """What a check looks at and how it is fixed."""
     lines = [f"{look.name} ({'the site' if look.section == SITE else 'for you'}; within {look.deadline_s:g} s)"]
     for word, text in (("looks at", look.about), ("to fix", look.mend)):
         first, *rest = _wrap_text(text, _WIDE - 12)

@@ -1,6 +1,6 @@
 """Checks of the nodes, by what the site's database has of them: do the hooks run, which, are clocks and drivers well.
 
-Nothing is asked of a node: what it sent, beside what Slurm says that ran there, tells all of this.
+Nothing is asked of a node: what it sent, next to what Slurm says that ran there, tells all of this.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _is_silent(one: NodeHooks, ran: set[str], expected: str) -> bool:
 
 
 def check_node_clocks(ground: CheckContext) -> CheckResult:
-    """A node's clock beside the controller's: a Prolog ends after its job began, and soon."""
+    """A node's clock next to the controller's: a Prolog ends after its job began, and soon."""
     path = _find_database(ground)
     if isinstance(path, _Skipped):
         return path.named("clocks of nodes")

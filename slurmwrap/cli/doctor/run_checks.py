@@ -34,8 +34,8 @@ class _Child:
 def run_all_checks(
     where: CheckContext, looks: Sequence[CheckSpec], progress: Progress = lambda names: None
 ) -> tuple[CheckResult, ...]:
-    """All checks, in the order of `looks`. One that goes wrong or hangs is told as such, and the others go on."""
-    with suppress(Exception):  # an answer of Slurm's that nobody can read: each check that asks for it will say so
+    """All checks, in the order of `looks`. One that goes wrong or hangs is reported as such, and the others go on."""
+    with suppress(Exception):  # an answer of Slurm's that no one can read: each check that asks for it will say so
         where.prime()
     waiting, running = list(looks), list[_Child]()
     found: dict[str, CheckResult] = {}

@@ -235,7 +235,7 @@ def _read_creation_time(ground: CheckContext) -> float:
 
 
 def check_units(ground: CheckContext) -> CheckResult:
-    """systemd's word on the reconciler and the report's timer, on the host that has the site's state."""
+    """systemd's record on the reconciler and the report's timer, on the host that has the site's state."""
     state = ground.config.site.state_dir
     if not state or not Path(state).is_dir():
         return CheckResult(name="units", state=SKIP, text="they belong on the controller")

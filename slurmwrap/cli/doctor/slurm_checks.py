@@ -93,7 +93,7 @@ def check_adapter(ground: CheckContext) -> CheckResult:
 
 
 def check_pyslurm(ground: CheckContext) -> CheckResult:
-    """PySlurm's release beside Slurm's."""
+    """PySlurm's release next to Slurm's."""
     ours, slurms = find_installed_version(), ground.release
     if not ours:
         return CheckResult(name="PySlurm", state=SKIP, text="not installed, and not needed")

@@ -35,7 +35,7 @@ def check_hooks_in_slurm_conf(ground: CheckContext) -> CheckResult:
 
 
 def hooks_directory(ground: CheckContext) -> Path | None:
-    """Where our hooks lie on this host: slurm.conf may name the site's own beside ours. None: not here."""
+    """Where our hooks lie on this host: slurm.conf may name the site's own next to ours. None: not here."""
     return next((path.parent for path in _list_own_hooks(ground.setting("EpilogSlurmctld"))), None)
 
 
@@ -150,7 +150,7 @@ def check_topology(ground: CheckContext) -> CheckResult:
 
 
 def check_clock(ground: CheckContext) -> CheckResult:
-    """This host's clock beside slurmctld's, who says when its answer was made."""
+    """This host's clock next to slurmctld's, who says when its answer was made."""
     if not isinstance(ground.slurm, Mapping):
         return CheckResult(name="clock", state=SKIP, text=_AWAY)
     environ = {**ground.environ, "SLURM_TIME_FORMAT": "%s"}

@@ -40,7 +40,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """The reconciler's newest pass; None: nobody told."""
+    """The reconciler's newest pass; None: no one told."""
 
     at: float | None = None  # when it ended, Unix seconds
     seconds: float | None = None

@@ -51,7 +51,7 @@ def format_profiles(
 
 
 def _short_path(path: str) -> str:
-    """What tells scripts apart: the name, and the directory where there is room."""
+    """What distinguishes scripts: the name, and the directory where there is room."""
     script = PurePath(path)
     whole = f"{script.parent.name}/{script.name}" if script.parent.name else script.name
     return text_format.fit_middle(whole if text_format.width(whole) <= _SCRIPT else script.name, _SCRIPT)

@@ -52,7 +52,7 @@ def directory_of(config: Config) -> Path:
 
 
 def last_made(config: Config) -> float | None:
-    """When the last whole report was made, Unix seconds; None: never, or nobody can read it."""
+    """When the last whole report was made, Unix seconds; None: never, or no one can read it."""
     try:
         return float((directory_of(config) / MARK).read_text(encoding="ascii"))
     except (OSError, ValueError, UsageError):
@@ -121,7 +121,7 @@ def write_night(report: NightReport, config: Config, zone: tzinfo | None, now: f
 
 
 def _make_folder(folder: Path, config: Config) -> None:
-    """The directory, for whoever owns the site's state: root may be the first to call."""
+    """The directory, for anyone who owns the site's state: root may be the first to call."""
     if folder.is_dir():
         return
     folder.mkdir(parents=True, mode=0o750)

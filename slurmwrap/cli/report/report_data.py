@@ -1,7 +1,7 @@
 """What `slurmwrap report` reads: a place and a time in, one NightReport out. report.py shows it.
 
 The site's database is asked where it lies; what a user may know (his own database, his spool, what the site sealed for
-him) is put into one in memory and asked by the same queries.
+them) is put into one in memory and asked by the same queries.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def build_report_of_night(
 ) -> NightReport:
     """The report of what ended within [since, until), Unix seconds; of `user` or `account` alone where one is named.
 
-    Who is neither root nor SlurmUser gets his own whatever is asked. StoreError.
+    Who is neither root nor SlurmUser gets their own whatever is asked. StoreError.
     """
     period = Period(since=since, until=until, user=user, account=account)
     with nothing_is_garbage(), _open_database(place, period) as (database, reader, known):
@@ -44,7 +44,7 @@ def build_report_of_night(
 
 
 def get_report_user(place: RecordSource, user: str) -> str:
-    """The user whose report is meant: "me" is who asks. RefusedError where somebody asks for another one's."""
+    """The user whose report is meant: "me" is who asks. RefusedError where someone asks for another one's."""
     try:
         own = pwd.getpwuid(place.uid).pw_name
     except KeyError:
@@ -70,7 +70,7 @@ def _open_database(place: RecordSource, period: Period) -> Iterator[tuple[Databa
 
 
 def of_records(known: JobRecords) -> Database:
-    """A database in memory of what somebody may know."""
+    """A database in memory of what someone may know."""
     return open_in_memory(
         (schema.ATTEMPTS, known.attempts),
         (schema.PRERUNS, known.preruns),

@@ -18,7 +18,7 @@ KINDS = {"published": "drawn", "dump": "dump"}  # word of the option → source 
 
 
 def check_study_kind(kind: str) -> None:
-    """UsageError for a word that nobody knows."""
+    """UsageError for a word that no one knows."""
     if kind not in KINDS:
         raise UsageError(f"--failures '{kind}' is none of {', '.join(KINDS)}")
 

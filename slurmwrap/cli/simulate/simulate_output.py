@@ -13,7 +13,7 @@ from slurmwrap.sim.outcome_measures import TimeSummary
 from slurmwrap.sim.run_simulation import Simulation
 
 _UNITS = {"h": "hours", "s": "seconds"}
-_KINDS = ("world", "placement", "policy", "mechanism")  # what runs of one call may differ in, beside the seed
+_KINDS = ("world", "placement", "policy", "mechanism")  # what runs of one call may differ in, next to the seed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

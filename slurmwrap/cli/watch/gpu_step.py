@@ -122,7 +122,7 @@ def program() -> str:
 
 
 def becomes(uid: int) -> tuple[int, int] | None:
-    """(uid, gid) whom root must become for a step of this user's; None: nobody. KeyError for an unknown user."""
+    """(uid, gid) whom root must become for a step of this user's; None: no one. KeyError for an unknown user."""
     return None if uid == os.geteuid() else (uid, pwd.getpwuid(uid).pw_gid)
 
 
@@ -153,7 +153,7 @@ class GpuStep:
         return whole
 
     def beat(self) -> None:
-        """Tells the programs that somebody watches: without a word for 90 s they end."""
+        """Tells the programs that someone watches: without a word for 90 s they end."""
         if self._child.stdin is not None:
             with suppress(OSError):  # gone, or it reads no more
                 os.write(self._child.stdin, b".")
@@ -169,9 +169,9 @@ class GpuStep:
         self._child.close_stdin()
 
     def end(self, patience_s: float = _ENDS_S) -> None:
-        """Ends the step; after it nothing of ours runs here, and the programs on the nodes end or have ended.
+        """Ends the step; after it nothing of slurmwrap's runs here, and the programs on the nodes end or have ended.
 
-        srun may be told only when its step does not end by itself: then it kills the tasks, which spoils the job's
+        srun may be reported only when its step does not end by itself: then it kills the tasks, which spoils the job's
         DerivedExitCode. One that does not end even so is killed, and its programs end in silence.
         """
         self.begin_end()

@@ -71,7 +71,7 @@ class JobGpuUse:
 
 
 def heard(use: JobGpuUse, lines: list[bytes], now: float) -> JobGpuUse:
-    """`use` after these lines. What is no line of ours is passed over: a TaskProlog may print into them."""
+    """`use` after these lines. What is no line of slurmwrap's is passed over: a TaskProlog may print into them."""
     order = {node: at for at, node in enumerate(use.nodes)}
     gpus = {(gpu.node, gpu.index): gpu for gpu in use.gpus}
     troubles = dict(use.troubles or {})

@@ -1,6 +1,6 @@
-"""Edge: measures a running job's GPUs for as long as somebody watches, by one step for each of its runs.
+"""Edge: measures a running job's GPUs for as long as someone watches, by one step for each of its runs.
 
-Nothing here raises for what Slurm or a node does: it is told in GpuUse, and the rest of the view goes on.
+Nothing here raises for what Slurm or a node does: it is reported in GpuUse, and the rest of the view goes on.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Gpus:
 
     @property
     def lost(self) -> bool:
-        """The step ended though nobody ended it: most likely the job did."""
+        """The step ended though no one ended it: most likely the job did."""
         return bool(self._use and self._use.given_up and self._use.means)
 
     def close(self) -> None:
@@ -152,5 +152,5 @@ class Gpus:
 
 
 def may_measure(record: JobRecord) -> bool:
-    """Slurm lets nobody but its user make a step of a job; root can become him."""
+    """Slurm lets no one but its user make a step of a job; root can become them."""
     return os.geteuid() in (record.uid, 0)

@@ -240,7 +240,7 @@ class JobStatusReader:
 
 
 def _plan(submission: Submission) -> PlacementPlan:
-    """The user's own word: cleaned as whoever acts on it does."""
+    """The user's own claim: cleaned as anyone who acts on it does."""
     try:
         plan = record_from_json(PlacementPlan, submission.plan)
     except ValueError:

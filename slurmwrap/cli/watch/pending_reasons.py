@@ -1,7 +1,7 @@
 """Why a job waits, in plain words: every reason of squeue from 22.05 to 26.05, and what its user can do. Pure.
 
 The reasons of QOS and association are built of parts (QOSMaxGRESPerUser), so they are read by a grammar; the others
-stand in a table. tests/data/slurm/reasons.txt names them all.
+are in a table. tests/data/slurm/reasons.txt names them all.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ def _wait(facts: JobStatus, screen: _Screen, seconds: float, measure: Gpus | Non
 
 
 def reader_is_gone(pipe: int) -> bool:
-    """Whether nobody reads this pipe any more: while nothing changes nothing is written, so no SIGPIPE would say so."""
+    """Whether no one reads this pipe any more: while nothing changes nothing is written, so no SIGPIPE would say so."""
     poll = select.poll()
     poll.register(pipe, 0)
     return any(event & select.POLLERR for _, event in poll.poll(0))

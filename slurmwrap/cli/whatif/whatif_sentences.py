@@ -217,7 +217,7 @@ def minus(text: str) -> str:
 
 
 def round_hours(value: float) -> str:
-    """GPU-hours: no decimals from 100 on, where nobody reads them."""
+    """GPU-hours: no decimals from 100 on, where no one reads them."""
     return minus(f"{value:,.0f}" if abs(value) >= 100 else hours(value))
 
 

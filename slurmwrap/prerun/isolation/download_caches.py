@@ -21,7 +21,7 @@ from slurmwrap.prerun.static.shell_parser import UNKNOWN
 
 _VARIABLE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)(/.*)?")
 _XDG = "~/.cache/"
-# What stands at the top of the caches of huggingface_hub, datasets, torch.hub, triton, inductor, pip and uv, and of
+# What is at the top of the caches of huggingface_hub, datasets, torch.hub, triton, inductor, pip and uv, and of
 # the directories that HF_HOME and TORCH_HOME name.
 _ENTRY = re.compile(
     r"(?:models|datasets|spaces)--.+|version[\w.]*\.txt|\.locks|tmp\w*|hub|datasets|xet|modules|assets|metrics|evaluate"
@@ -144,7 +144,7 @@ def _check_cache(place: str, base: str, home: str, guarded: Sequence[str], folde
         return None
     linked = real != os.path.normpath(place) and real != os.path.realpath(home) + place[len(home) :]
     if base and any(is_below(one, os.path.realpath(base)) for one in guarded):
-        return None  # HF_HOME=$PWD: what lies beside the cache is the user's
+        return None  # HF_HOME=$PWD: what lies next to the cache is the user's
     if (base and not _is_cache_folder(base)) or ((base or linked) and not _is_cache_folder(real)):
         return None
     if os.path.isdir(real):

@@ -166,7 +166,7 @@ def _lock_folder(folder: str) -> int:
 
 
 def _is_abandoned(folder: Path) -> bool:
-    """True when nobody holds its lock: a folder without one is just being made, or older than locks."""
+    """True when no one holds its lock: a folder without one is just being made, or older than locks."""
     try:
         descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
@@ -181,7 +181,7 @@ def _is_abandoned(folder: Path) -> bool:
 
 
 def _remove_leftovers(scratch: str) -> None:
-    """Removes what a supervisor of ours left that was killed."""
+    """Removes what a supervisor of slurmwrap's left that was killed."""
     for folder in Path(scratch).glob(f"{_PREFIX}*"):
         with suppress(OSError):
             found = folder.lstat()

@@ -4,7 +4,7 @@
 The process enters a user namespace that maps its own uid and gid to themselves, and a mount namespace; mounts there
 with the capabilities that the namespace's maker holds, and loses them all at exec, since its uid is not 0
 (user_namespaces(7)). Everything goes with the last process of the namespace. No PID namespace: the supervisor has to
-see the tree. Supplementary groups stay in force for access but are shown as nobody's.
+see the tree. Supplementary groups stay in force for access but are shown as no one's.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ def is_below(path: str, folder: str) -> bool:
 def select_roots(
     candidates: list[str], is_own: Callable[[str], bool], is_writable: Callable[[str], bool], *, climbs: bool
 ) -> tuple[list[str], list[str]]:
-    """(directories to cover, candidates that are writable and cannot be): of each the highest ancestor of his own,
+    """(directories to cover, candidates that are writable and cannot be): of each the highest ancestor of their own,
     where it `climbs`.
 
     What belongs to another uid or gid cannot be copied up (EOVERFLOW, measured): such a directory is left out, and with

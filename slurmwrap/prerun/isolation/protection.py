@@ -1,7 +1,7 @@
 """What keeps the user's files as they are during a trial, put together: overlay, shadow tree, shims, script copy.
 
 Edge: the trial's own directory, the overlay's probe. Nothing of the user's is saved aside or put back, since other
-jobs of his work in the same directories: what a trial writes lands somewhere else in the first place.
+jobs of their work in the same directories: what a trial writes lands somewhere else in the first place.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Protection:
         for name in ("caches", "outputs", "gone", "nv", "mlruns"):
             shutil.rmtree(f"{self.spec.trial_dir}/{name}", ignore_errors=True)
         for line in reversed(_read_lines(f"{self.spec.step_dir}/made")):
-            with suppress(OSError, ValueError):  # not empty: somebody uses it
+            with suppress(OSError, ValueError):  # not empty: someone uses it
                 _remove_empty_directory(*line.split(" ", 2))
 
 
@@ -207,7 +207,7 @@ def _redirect_script(spec: TrialSpec, text: str) -> TrialSpec:
 
 
 def _remove_empty_directory(before: str, after: str, folder: str) -> None:
-    """Removes an empty directory of the trial; the one above gets its time back if nobody else changed it since."""
+    """Removes an empty directory of the trial; the one above gets its time back if no one else changed it since."""
     parent = os.path.dirname(folder)
     untouched = os.stat(parent).st_mtime_ns == int(after)
     os.rmdir(folder)

@@ -1,7 +1,7 @@
 """The program behind the shims of rm, cp, mv, ...: `python -I -S touch_shim.py SHIMS_DIR NAME ARGUMENTS...`.
 
 It runs in front of each of these commands in a trial, from the directory of the shims, where trial_layout.py copies it
-beside file_effects.py and writable_paths.py. A command that stays in scratch is started in its place; one that would
+next to file_effects.py and writable_paths.py. A command that stays in scratch is started in its place; one that would
 reach the user's files is not, and the trial ends there. Standard library only and nothing of slurmwrap.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slurmwrap.prerun.isolation import file_effects, writable_paths
-else:  # the files beside this one, which Python keeps compiled there; -I leaves their directory out
+else:  # the files next to this one, which Python keeps compiled there; -I leaves their directory out
     sys.path.insert(0, os.path.dirname(__file__))
     import file_effects
     import writable_paths
@@ -57,7 +57,7 @@ def _is_protected(name: str, path: str, free: Sequence[str], held: Sequence[str]
 
 
 def _make_directories(arguments: list[str], free: Sequence[str], held: Sequence[str]) -> None:
-    """mkdir: makes what is missing itself, so that it is known for sure that the trial made it and nobody else."""
+    """mkdir: makes what is missing itself, so that it is known for sure that the trial made it and no one else."""
     options, folders = file_effects.split(arguments, _MKDIR_VALUED)
     for folder in folders:
         path = writable_paths.resolve_directories(file_effects.make_absolute(folder, os.getcwd()))

@@ -22,7 +22,7 @@ _FILES = 150  # of one program that are followed
 _BYTES = 2 << 20  # of all of them together
 _TO_JUDGE_S = 0.9  # left for the checks of what was read
 _GUARDS = ("ImportError", "ModuleNotFoundError", "Exception", "BaseException")
-# Loaded before the program starts: a file of this name beside it changes nothing.
+# Loaded before the program starts: a file of this name next to it changes nothing.
 _EARLY = frozenset(sys.builtin_module_names) | split_word_table(
     """abc codecs encodings genericpath io os posixpath site stat zipimport importlib _collections_abc"""
 )

@@ -15,7 +15,7 @@ from slurmwrap.prerun.static.static_context import StaticContext
 from slurmwrap.prerun.static.suggestions import is_slip, suggest_path
 
 _LOOKED_AT = 40  # files whose first bytes are read
-# Nobody makes one of these empty on purpose.
+# No one makes one of these empty on purpose.
 _FULL = re.compile(r"\.(pt|pth|ckpt|bin|npy|npz|h5|hdf5|parquet|json|jsonl|csv|safetensors|arrow|tfrecord|pkl)$", re.I)
 _LFS = b"version https://git-lfs.github.com/spec/"
 

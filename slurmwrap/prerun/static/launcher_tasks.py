@@ -137,7 +137,7 @@ def _check_nodes(
 def _check_trainings(
     entry: EntryPoint, options: Mapping[str, str], shape: ResourceShape, call: SrunCall | None
 ) -> Iterator[tuple[str, str]]:
-    """torchruns that srun starts beside each other and that do not know of each other."""
+    """torchruns that srun starts next to each other and that do not know of each other."""
     own = entry.whole[: len(entry.whole) - len(entry.argv)]
     if call is None or entry.kind != "torchrun" or any(UNKNOWN in word for word in own):
         return

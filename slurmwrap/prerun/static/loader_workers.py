@@ -17,7 +17,7 @@ from slurmwrap.prerun.static.static_context import StaticContext
 from slurmwrap.sbatch.request import CpuUnit, JobRequest, ResourceShape
 
 _OPTION = re.compile(r"--?(num[-_]?workers|workers|dataloader[-_]num[-_]workers|n[-_]workers)(?:=(.*))?$")
-_FEW = 4  # workers that nobody minds
+_FEW = 4  # workers that no one minds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,7 @@ def _split_words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# Beside wrappers.HARMLESS: what only handles files and processes.
+# Next to wrappers.HARMLESS: what only handles files and processes.
 _BESIDE = _split_words(
     """cp mv rm ln touch tar unzip gzip gunzip rsync mkdir rmdir mktemp find ssh scp curl wget git kill pkill disown
     jobs break continue return exit logger stdbuf getconf ulimit ss ip lsof ps top id tty screen tmux fi done"""

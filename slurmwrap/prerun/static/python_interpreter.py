@@ -184,7 +184,7 @@ def look_up(names: Sequence[str], roots: Sequence[str], python: str, desk: Stati
         return None
 
 
-# A sitecustomize of the user's, or a hook of ours, must not run for a question; the roots stand for PYTHONPATH.
+# A sitecustomize of the user's, or a hook of slurmwrap's, must not run for a question; the roots stand for PYTHONPATH.
 _NOT_HANDED_ON = (
     "PYTHONPATH",
     "PYTHONSTARTUP",

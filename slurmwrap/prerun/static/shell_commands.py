@@ -1,6 +1,6 @@
 """Commands that no shell will find: lost line continuations, misspelt names, blanks around `=`. And shellcheck's word.
 
-Which commands a node has is not known here, so a name is told only when it looks like a well-known one misspelt.
+Which commands a node has is not known here, so a name is reported only when it looks like a well-known one misspelt.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ _BUILTINS = frozenset(
     ]
 )
 # What each code says is wrong at run time, whatever the taste: spaces, dashes and quotes that change the meaning, and
-# commands that cannot be. Parse errors proper are told by the shell itself.
+# commands that cannot be. Parse errors proper are reported by the shell itself.
 _CODES = (
     "SC1007 SC1017 SC1018 SC1020 SC1035 SC1037 SC1045 SC1066 SC1068 SC1069 SC1082 SC1095 SC1097 SC1100 SC1101 SC1108 "
     "SC1110 SC1113 SC1114 SC1115 SC1128 SC2071 SC2122 SC2170 SC2171 SC2210 SC2215 SC2218 SC2224 SC2225 SC2259 SC2270 "
@@ -190,7 +190,7 @@ def _check_command(one: StartedProgram, functions: set[str] | None, desk: Static
     if re.match(r"--?[A-Za-z]", name):
         if one.raw is not None and one.raw.then == "|":
             return  # `--lr|-l)`, a pattern of case
-        certain = one.sure and name.startswith("--") and UNKNOWN not in name  # nobody names a command like this
+        certain = one.sure and name.startswith("--") and UNKNOWN not in name  # no one names a command like this
         message = f"{name.replace(UNKNOWN, '...')}: command not found: an option stands at the beginning of a command"
         fix = "the line before has to end with a backslash, and nothing behind it"
         yield _make_finding(one, message, fix, desk, certain)
@@ -252,7 +252,7 @@ _SET_ELSEWHERE = re.compile(r"SLURM|CUDA|NCCL|OMPI|PMI|CONDA|LMOD|MODULE|XDG|SSH
 
 
 def _check_variables(started: Sequence[StartedProgram], text: str, desk: StaticContext) -> Iterator[Finding]:
-    """`$LEARNIGN_RATE` where the script sets LEARNING_RATE and nobody sets the other."""
+    """`$LEARNIGN_RATE` where the script sets LEARNING_RATE and no one sets the other."""
     names = set(re.findall(r"(?:^|[\s;(\"'`{])([A-Za-z_]\w*)\+?=", text, re.M))
     named = names | set(re.findall(r"\b(?:read|for|mapfile|readarray|getopts|unset)\b[^\n;|]*", text))
     everything = " ".join(named - names)

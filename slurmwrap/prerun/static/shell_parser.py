@@ -46,12 +46,12 @@ class RawCommand:
     line: int
     sure: bool
     writes: bool = False  # its output goes to a file that may be a program
-    reads: tuple[RawWord, ...] = ()  # what stands behind `<`
+    reads: tuple[RawWord, ...] = ()  # what is behind `<`
     heredoc: Heredoc | None = None  # the last one, which is what the command reads
-    feeds: bool = False  # it stands behind a pipe
+    feeds: bool = False  # it is behind a pipe
     in_function: bool = False  # $1 and "$@" are not the script's
     then: str = ""  # the operator behind it
-    targets: tuple[Target, ...] = ()  # what stands behind `>`
+    targets: tuple[Target, ...] = ()  # what is behind `>`
 
 
 _NOTHING = RawWord(parts=(("text", ":", ""),))  # `> file` and `done > file` run no command of their own
@@ -65,7 +65,7 @@ class Guess(str):
 
 
 def parse_commands(script: str) -> tuple[RawCommand, ...]:
-    """All simple commands of `script`, in order; what stands in functions, loops and branches is not `sure`."""
+    """All simple commands of `script`, in order; what is in functions, loops and branches is not `sure`."""
     state = _Nesting()
     found: list[RawCommand] = []
     after = ""
@@ -101,7 +101,7 @@ def _is_continued(command: RawCommand) -> bool:
 
 
 class _Nesting:
-    """How deep the reader stands in compound commands, functions and subshells."""
+    """How deep the reader is in compound commands, functions and subshells."""
 
     def __init__(self) -> None:
         self.depth = self.functions = self.cases = self.subshells = 0

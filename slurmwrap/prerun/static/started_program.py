@@ -45,7 +45,7 @@ class StartedProgram:
     """One simple command of the script, whatever it is, after srun, env, timeout and the like."""
 
     words: tuple[str, ...]  # UNKNOWN in those that only the shell knows
-    reads: tuple[str, ...]  # what stands behind `<`
+    reads: tuple[str, ...]  # what is behind `<`
     cwd: str  # "" when unknown
     entry: EntryPoint | None
     line: int = 0
@@ -55,7 +55,7 @@ class StartedProgram:
     before: str = ""  # the directory before this command; it differs for `cd`
     raw: RawCommand | None = None
     targets: tuple[str, ...] = ()  # what its redirections write to
-    inner: bool = False  # it stands in another script, or in the text of `bash -c`
+    inner: bool = False  # it is in another script, or in the text of `bash -c`
 
 
 def parse_program(words: Sequence[str], cwd: str | None) -> EntryPoint | None:

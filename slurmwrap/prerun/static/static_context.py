@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from slurmwrap.prerun.static.python_source import PythonSource
     from slurmwrap.prerun.static.started_program import EntryPoint
 
-CODE_CAP = 4 << 20  # bytes; nobody wrote a longer file by hand
+CODE_CAP = 4 << 20  # bytes; no one wrote a longer file by hand
 
 
 class CommandOutput(Protocol):

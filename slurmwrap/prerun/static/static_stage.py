@@ -96,7 +96,7 @@ def _list_known_variables(request: JobRequest, text: str, desk: StaticContext) -
 
 
 def read_script(path: str) -> str | None:
-    """The text of a shell script that the batch script starts; None when it is none of ours to read."""
+    """The text of a shell script that the batch script starts; None when it is none of slurmwrap's to read."""
     if UNKNOWN in path or not os.path.isfile(path):  # noqa: PTH113 - "" and surrogates are paths too
         return None
     from pathlib import Path
@@ -165,7 +165,7 @@ def _check_python_script(request: JobRequest, desk: StaticContext, text: str) ->
         code_line=1,
         search=_list_known_variables(request, text, desk).get("PATH", UNKNOWN),
         modules=desk.environ.get("PYTHONPATH", ""),
-        # slurmd runs a copy of the script from its own spool: what lies beside the script is not beside that copy
+        # slurmd runs a copy of the script from its own spool: what lies next to the script is not next to that copy
         whole=(words[0] if words else "python3",),
     )
     yield from check_program(entry, desk)

@@ -18,7 +18,7 @@ def find_nearest(name: str, among: Iterable[str], cutoff: float = 0.6) -> str:
 
 
 def is_slip(one: str, other: str) -> bool:
-    """Two neighbours swapped, or one letter left out, added or changed; digits tell files apart on purpose."""
+    """Two neighbours swapped, or one letter left out, added or changed; digits distinguish files on purpose."""
     if one == other or re.sub(r"[a-zA-Z]", "", one) != re.sub(r"[a-zA-Z]", "", other) or abs(len(one) - len(other)) > 1:
         return False
     start = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
@@ -27,7 +27,7 @@ def is_slip(one: str, other: str) -> bool:
 
 
 def suggest_path(path: str) -> str:
-    """`; did you mean ...?` when a file of nearly this name is in the same directory or one beside it."""
+    """`; did you mean ...?` when a file of nearly this name is in the same directory or one next to it."""
     from pathlib import Path
 
     wanted, parent = Path(path), Path(path).parent

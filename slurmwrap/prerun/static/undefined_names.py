@@ -29,7 +29,7 @@ _PYTHON_2 = split_word_table(
     """unicode xrange raw_input basestring long file reload unichr cmp execfile reduce buffer apply intern coerce"""
 )
 _FOLLOWS = {"xrange": "range", "raw_input": "input", "unicode": "str", "basestring": "str", "long": "int"}
-_PER_FILE = 5  # findings of one kind; whoever lost an import uses its name often
+_PER_FILE = 5  # findings of one kind; anyone who lost an import uses its name often
 
 
 def name_faults(program: ProgramImports, go_on: Callable[[], bool] = lambda: True) -> Iterator[Finding]:

@@ -20,7 +20,7 @@ from slurmwrap.prerun.static.static_context import StaticContext, is_mounted
 
 # Copying commands: their last word is written to, or is a directory that must be there.
 _INTO = ("cp", "mv", "ln")
-# In a program: it may make a directory whose name does not stand in its code.
+# In a program: it may make a directory whose name does not be in its code.
 _MAKES_PLACES = re.compile(
     rb"makedirs|mkdir|copytree|ensure_|save_pretrained|output_dir|log_dir|SummaryWriter|download|extractall|unpack|system|"
     rb"subprocess|git"

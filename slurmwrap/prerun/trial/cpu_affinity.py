@@ -38,7 +38,7 @@ def make_masks_by_cpus(cores: Masks, threads: int, slurm_cpus: int | None) -> di
     """Slurm's number of CPUs -> the mask for so many, ascending, no more than the allocation has.
 
     Where Slurm counts cores although they have `threads` (CPUs=cores in slurm.conf), a core is one CPU. Where it
-    confines nobody (no task/cgroup, no task/affinity) the mask is the whole node, and the allocation's share is taken.
+    confines no one (no task/cgroup, no task/affinity) the mask is the whole node, and the allocation's share is taken.
     """
     total = sum(map(len, cores))
     per_cpu = threads if slurm_cpus and total == slurm_cpus * threads else 1
@@ -64,7 +64,7 @@ def list_own_cores(allowed: Collection[int], *, near: Collection[int] = (), root
 
 
 def list_cpus_near_gpus(buses: Collection[str] = (), *, root: Path = PCI, cpus: Path = CPUS) -> frozenset[int]:
-    """CPUs of the NUMA nodes of the GPUs at `buses` (of every NVIDIA GPU when () ); empty where nobody knows."""
+    """CPUs of the NUMA nodes of the GPUs at `buses` (of every NVIDIA GPU when () ); empty where no one knows."""
     nodes = set()
     for device in buses or _list_gpu_buses(root):
         with suppress(ValueError):

@@ -18,7 +18,7 @@ def read_gpu_activity(samples: Iterable[GpuSample], pids: Collection[int]) -> St
     """Source "gpu" with the number of looks at which a GPU with a trial's process was busy; empty below BUSY_LOOKS.
 
     `pids`: every process that the trial has had. A driver that names no processes (MIG, a container's own pids) is
-    believed as it is, since Slurm gave these GPUs to nobody else.
+    believed as it is, since Slurm gave these GPUs to no one else.
     """
     times = sorted({one.at for one in samples if (one.sm or 0) > 0 and _is_own(one, pids)})
     if len(times) < BUSY_LOOKS:

@@ -1,4 +1,4 @@
-"""Programs of ours beside a trial, in its allocation: started, read without waiting, ended. Edge: processes.
+"""Programs of slurmwrap's next to a trial, in its allocation: started, read without waiting, ended. Edge: processes.
 
 A child that waits in a driver or a file system that hangs (D state) survives SIGKILL: nothing here waits for it.
 """

@@ -136,7 +136,7 @@ def _share(task: int, tasks: int, call: SrunCall, environ: Mapping[str, str]) ->
 
 
 def _start_all(command: Sequence[str], each: Sequence[dict[str, str]], chdir: str | None) -> int:
-    """Starts the tasks beside each other; srun's exit code, the highest of theirs."""
+    """Starts the tasks next to each other; srun's exit code, the highest of theirs."""
     running = []
     for environment in each:
         pid = os.fork()

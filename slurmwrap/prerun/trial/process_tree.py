@@ -54,7 +54,7 @@ class ProcessTree:
     def end(self, script: int, *, within_s: float = 10.0) -> tuple[int, ...]:
         """Kills all of it; the pids that outlived it (in D state) are returned.
 
-        Freezes before it kills, the script first: nobody may see a child die and go on with the next line.
+        Freezes before it kills, the script first: no one may see a child die and go on with the next line.
         `script` is reaped by its own parent object, everything else here.
         """
         deadline = time.monotonic() + within_s

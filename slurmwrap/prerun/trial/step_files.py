@@ -53,7 +53,7 @@ def _add_model_size(reading: StepReading, text: str) -> StepReading:
 
 
 def parse_record(text: str) -> StepReading | None:
-    """One record; None when it is no record of ours (half written, or something else)."""
+    """One record; None when it is no record of slurmwrap's (half written, or something else)."""
     try:
         count, source, first, last, memory, parked = text.split()
         return StepReading(

@@ -165,7 +165,7 @@ class _Run:
                 crowds = self.protection.overlay.crowds()
                 layer = "supervisor" if crowds and not layer else layer
                 gpus.look()
-                if not profile.stressing:  # stressors of ours count as the trial's
+                if not profile.stressing:  # stressors of slurmwrap's count as the trial's
                     measured.sample(now, self.tree.processes(), last=layer == "step")
                 processes = self.tree.processes()
                 signs.look(now, [process.pid for process in processes], reading)

@@ -1,4 +1,4 @@
-"""Lays what a trial's script meets beside it, and says how the script is started among it. Edge: the trial's files.
+"""Lays what a trial's script meets next to it, and says how the script is started among it. Edge: the trial's files.
 
 Between protection.py, which says what is kept from the user's files, and supervisor.py, which runs it: shims before
 Slurm's commands, launchers, Python and what changes files; functions of the same names for sh; the step counter.
@@ -27,7 +27,7 @@ _SHIMMED = (*_RELAYED, *_LAUNCHED, *_REFUSED, "scontrol")
 
 
 def write_trial_files(spec: TrialSpec, environment: Mapping[str, str]) -> None:
-    """Lays shims and the step counter beside the script: home directories are there in containers, ours may not be."""
+    """Lays shims and the step counter next to the script: home directories are there in containers, ours may not be."""
     here, trial = Path(__file__).parent, Path(spec.trial_dir)
     shims, inject = trial / "shims", trial / "inject"
     for folder in (shims, inject, Path(spec.step_dir)):
@@ -83,7 +83,7 @@ def put_over(spec: TrialSpec, environment: Mapping[str, str]) -> list[tuple[str,
     for name in ("srun", *_REFUSED, "scontrol"):
         found = shutil.which(name, path=":".join((*folders, "/usr/bin", "/usr/local/bin", "/opt/slurm/bin")))
         if found is not None:
-            (kept / name).touch(mode=0o600)  # not executable: without the mount nobody takes it for the command
+            (kept / name).touch(mode=0o600)  # not executable: without the mount no one takes it for the command
             aside.append((os.path.realpath(found), str(kept / name)))
             over.append((str(kept.parent / name), os.path.realpath(found)))
     return [*aside, *over]

@@ -47,7 +47,7 @@ class TrialProfiler:
 
     @property
     def stressing(self) -> bool:
-        """Stressors of ours run: what the cgroup holds is not the trial's alone."""
+        """Stressors of slurmwrap's run: what the cgroup holds is not the trial's alone."""
         return bool(self._crew.pids)
 
     def done(self, now: float, reading: StepReading, *, ended: bool) -> bool:
@@ -66,7 +66,7 @@ class TrialProfiler:
         return self._over
 
     def close(self) -> None:
-        """Stops measuring; nothing of ours goes on, and the trial has its CPUs back."""
+        """Stops measuring; nothing of slurmwrap's goes on, and the trial has its CPUs back."""
         self._over = True
         with suppress(Exception):
             if self._profiler is not None:

@@ -133,7 +133,7 @@ class TrialEnding:
 
     @property
     def own_code(self) -> list[str]:
-        """The user's lines in the traceback, outermost first; the innermost line where none is his."""
+        """The user's lines in the traceback, outermost first; the innermost line where none is theirs."""
         if self.found is None:
             return []
         return [f.code for f in self.found.frames if f.own] or [self.found.frames[-1].code]
@@ -215,7 +215,7 @@ def _of_the_cluster(ending: TrialEnding) -> str | None:
     diagnosis = ending.diagnosis
     transient = diagnosis.decision in ("retry", "retry_elsewhere") and diagnosis.category != "no_signature"
     if diagnosis.category == "checkpoint_error" and _MISSING.search(ending.said):
-        return None  # a folder that nobody made
+        return None  # a folder that no one made
     return "the cluster's doing, not the job's" if diagnosis.domain in ("IF", "RS") or transient else None
 
 

@@ -174,7 +174,7 @@ def _explicit(node: ast.stmt) -> bool:
 
 
 def _own_parts(node: ast.stmt) -> list[ast.AST]:
-    """The statement, or of a compound one what stands in its first line."""
+    """The statement, or of a compound one what is in its first line."""
     if isinstance(node, ast.If | ast.While):
         return [node.test]
     if isinstance(node, ast.For | ast.AsyncFor):

@@ -25,7 +25,7 @@ from slurmwrap.report.text_style import Paint as Paint
 from slurmwrap.report.text_style import TextStyle
 from slurmwrap.report.text_style import plain as plain
 
-_IN_FULL = 2  # runs of a job that are told in full: of more, the last one, and a table of all
+_IN_FULL = 2  # runs of a job that are reported in full: of more, the last one, and a table of all
 
 
 def format_job_report(

@@ -28,7 +28,7 @@ class JobTimeline:
     delays: tuple[QueueDelay, ...] = ()
     incidents: tuple[Incident, ...] = ()  # that runs of it belonged to, where the reader may see them
     slurm_says: str = ""  # of a job that has not ended, now: "PENDING (Priority)"
-    lines: Mapping[tuple[str, int], str] = field(default_factory=dict)  # (file, line) of a finding -> what stands there
+    lines: Mapping[tuple[str, int], str] = field(default_factory=dict)  # (file, line) of a finding -> what is there
 
     @property
     def cluster(self) -> str:

@@ -112,7 +112,7 @@ class BackfillSimulator:
         self.pending: dict[int, PendingSimJob] = {}
         self.running: dict[int, PendingSimJob] = {}
         self.ends: list[tuple[float, int]] = []
-        self.wakes = [world.opens_s]  # moments at which somebody who did not may start
+        self.wakes = [world.opens_s]  # moments at which someone who did not may start
         self.stuck = False  # the first job does not fit, and nothing was given back since
         self.dirty = False  # something happened since the last cycle of backfill
         self.last_cycle = self.last_whole = -inf
@@ -166,7 +166,7 @@ class BackfillSimulator:
         return self.jobs[place].submit_s + self.lag_s
 
     def _release(self) -> bool:
-        """Whether anything was given back, or somebody may start who did not."""
+        """Whether anything was given back, or someone may start who did not."""
         changed = False
         while self.ends and self.ends[0][0] <= self.now + SOON:
             place = heapq.heappop(self.ends)[1]

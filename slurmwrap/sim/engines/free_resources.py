@@ -40,7 +40,7 @@ class FreeResources:
     free_gpus: int = field(default=0)
 
     def take(self, ask: Ask, seats: Seats) -> None:
-        """ValueError where a server has not so much: a bug of whoever chose the seats."""
+        """ValueError where a server has not so much: a bug of anyone who chose the seats."""
         self._move(ask, seats, 1)
         low = [s for s in seats.servers if self.gpus[s] < 0 or min(self.cpus[s], self.mem_mib[s]) < -ROUNDING]
         if low:

@@ -112,7 +112,7 @@ class JobTable:
         self.preemptions += len(numbers)
 
     def next_end(self) -> float:
-        """When the next of who runs ends, in beats; inf: nobody runs."""
+        """When the next of who runs ends, in beats; inf: no one runs."""
         while self._ends:
             end, number = self._ends[0]
             if self.running[number] and self.end[number] == end:

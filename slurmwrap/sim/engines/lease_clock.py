@@ -40,7 +40,7 @@ class LeaseClock:
         return beat if self.at(beat) >= moment_s else beat + 1
 
     def end(self, beat: float, beats: float) -> float:
-        """When somebody ends who needs so many beats more: in rounds at the end of one, and not before the next."""
+        """When someone ends who needs so many beats more: in rounds at the end of one, and not before the next."""
         return beat + max(1, ceil(beats - _ROUNDING)) if self.round_s else beat + beats
 
     def look(self, beat: float, quiet_s: float) -> float:

@@ -1,4 +1,4 @@
-"""Line: who waits, highest priority first. Where a policy's order of those who never ran stays, nobody is sorted twice.
+"""Line: who waits, highest priority first. Where a policy's order of those who never ran stays, no one is sorted twice.
 
 A job that has begun never waits again in this mode. So all policies but finish-time fairness order who waits by what is
 known when a job comes, and a job's place among the others is found once, however long the line is.
@@ -72,7 +72,7 @@ class PendingQueue:
             at = bisect_right(self._keys, key)
 
     def _active(self) -> Active:
-        """Nobody has run yet."""
+        """No one has run yet."""
         count = len(self._waiting)
         places = np.fromiter((one.place for one in self._waiting), np.int64, count)
         return Active(

@@ -1,4 +1,4 @@
-"""Mode *rounds*: leases end, and whoever is first in the queue then gets the GPUs.
+"""Mode *rounds*: leases end, and anyone who is first in the queue then gets the GPUs.
 
 Two worlds in one loop. `round_s` > 0 is Synergy's (Mohan et al., OSDI 2022; msr-fiddle/synergy, 1bb2bed6): all leases
 end every `round_s`, jobs in the order of the policy get GPUs while there are any, the mechanism divides CPUs and memory
@@ -111,7 +111,7 @@ def _make_job_table(
 
 
 def _make_never_error(number: int) -> TraceError:
-    """Nobody runs, nobody comes, and the mechanism leaves the empty servers empty."""
+    """No one runs, no one comes, and the mechanism leaves the empty servers empty."""
     return TraceError(
         f"job {number} of the trace finds no place, not even on empty servers: it asks for more CPUs or memory per GPU",
         hint="simulate more --cpus and --mem-gb, or --mechanism proportional",

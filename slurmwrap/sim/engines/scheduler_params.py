@@ -12,8 +12,8 @@ from slurmwrap.config import Placement
 class SchedulerParams:
     """Seconds. Slurm's defaults are those of slurm.conf(5), 22.05 to 24.11; slurmwrap's are its configuration's.
 
-    A job's time limit is its own where the trace tells it; a job that runs longer is killed there. Where nobody tells
-    it, backfill believes `limit_factor` times the job's run time at its share, or `limit_s`; nobody is killed then.
+    A job's time limit is its own where the trace tells it; a job that runs longer is killed there. Where no one tells
+    it, backfill believes `limit_factor` times the job's run time at its share, or `limit_s`; no one is killed then.
     """
 
     sched_interval_s: float = 60.0  # sched_interval: how often the main scheduler looks at the whole queue

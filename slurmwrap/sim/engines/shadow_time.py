@@ -43,7 +43,7 @@ class ServerCapacity:
     room: Ints  # units, by column of Shadow
     at: Floats  # when each column holds
     moments: Floats  # when more comes, from when there is enough
-    soon: Ints | None = None  # units at the first `_BLOCK` moments, once somebody asked
+    soon: Ints | None = None  # units at the first `_BLOCK` moments, once someone asked
 
     def then(self, moments: Floats) -> Ints:
         """Units on each server at these, one column per moment."""
@@ -104,7 +104,7 @@ class ShadowTable:
         self._forget()
 
     def open(self, now: float, late: float, group_s: float) -> None:
-        """A new cycle: nothing is kept. Who runs beyond his limit is believed to end at `late`. `group_s`: so close
+        """A new cycle: nothing is kept. Who runs beyond their limit is believed to end at `late`. `group_s`: so close
         ends of running jobs are looked at together, farther ones twice as close and so on; 0: each alone."""
         self._now, self._late, self._group_s = now, late, group_s
         self._begin.fill(np.inf)
@@ -276,7 +276,7 @@ class ShadowTable:
         self._tried = None
 
     def _at(self) -> Floats:
-        """When each column holds: the first is now, nobody ends in the past."""
+        """When each column holds: the first is now, no one ends in the past."""
         at: Floats = np.maximum(self._times, self._late)
         at[:, 0] = self._now
         return at

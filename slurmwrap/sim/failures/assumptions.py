@@ -7,7 +7,7 @@ from slurmwrap.sim.failures.failure_settings import FailureSettings
 
 
 def list_assumptions(settings: FailureSettings, source: str, *, waits_known: bool = False) -> tuple[str, ...]:
-    """Sentences; the ones that nobody measured first. `waits_known`: how long each job of the dump waited."""
+    """Sentences; the ones that no one measured first. `waits_known`: how long each job of the dump waited."""
     own = _of_dump(settings) if source == "dump" else _of_draw(settings)
     return (*own, *_of_both(settings, source, waits_known))
 

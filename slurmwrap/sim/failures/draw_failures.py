@@ -46,7 +46,7 @@ class FailingJob:
     curable: bool = False  # another run will end well in the end
     need: float = 1.0  # times the memory that it asked for, where it runs out of it
     fault: int = -1  # the same number: the very same file, of one user
-    chain: int = -1  # of a dump: the same number, the same submitted again by hand; -1: nobody's again
+    chain: int = -1  # of a dump: the same number, the same submitted again by hand; -1: no one's again
     requeued: bool = False  # Slurm ran it again by itself: the dump has a later run of the same id
     shown: bool = False  # one GPU within the trial's time shows it, and the pre-run says so
     killed: bool = False  # its user ends it when its time is over

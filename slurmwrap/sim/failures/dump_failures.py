@@ -1,7 +1,7 @@
 """What is in store for the jobs of a site's own dump: their state and run time are facts, the cause is drawn. Pure.
 
 Slurm keeps no logs. Of a job that it calls FAILED the cause is drawn from table 7 by its GPUs and by how well its run
-time agrees with each cause; out of memory, time limit, node failure and preemption are Slurm's word.
+time agrees with each cause; out of memory, time limit, node failure and preemption are Slurm's record.
 
 Each line of a dump is one run: whoever submitted again has a line of his own. A line that asks for the very same as
 one of the same user and name that had failed within the day before is taken for that job submitted again, each failure
@@ -75,7 +75,7 @@ def _just_before(job: SimJob, unanswered: Open, settings: FailureSettings) -> Fa
 
 
 def _make_request_key(job: SimJob) -> Asked:
-    """What a user asks for each time that he submits the same; without users no job is another one again."""
+    """What a user asks for each time that they submit the same; without users no job is another one again."""
     who = job.user or job.number
     return (who, job.model, job.gpus, job.nodes, job.limit_s, job.partition)
 

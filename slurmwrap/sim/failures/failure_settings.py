@@ -1,7 +1,7 @@
 """FailureSettings: every rate and every assumption of the failure study in one place. Record only.
 
 No public trace of training jobs holds status, user and retries together. What is published is taken from
-published_rates.py; what nobody published is marked `assumed` here, and the study repeats it beside its figures.
+published_rates.py; what no one published is marked `assumed` here, and the study repeats it next to its figures.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class FailureSettings:
     blind_retries: int | None = None  # a fixed number; None: as often as Philly's jobs repeated each cause
     requeue_s: float = 120.0  # Slurm's own delay of a requeued job
     hand_retries: int = 1  # assumed: a user submits unchanged what cannot work
-    hand_delay_s: float = 7200.0  # assumed: until he notices and does
+    hand_delay_s: float = 7200.0  # assumed: until they notice and do
     # slurmwrap
     trial_s: float = 180.0  # assumed: three steps and what comes before them; a trial ends there
     sees: float = (
@@ -51,7 +51,7 @@ class FailureSettings:
     # assumed: wrong inputs that our own read finds missing or broken, too, so that no second run must confirm it. Of
     # the labelled logs of this category in our tests about as many speak of a missing or a truncated file.
     own_read: float = 0.5
-    comes_back: bool = False  # whoever was stopped falsely submits again by hand; False: all of his job is lost
+    comes_back: bool = False  # anyone who was stopped falsely submits again by hand; False: all of their job is lost
     max_runs: int = 50  # of one job, in any arm: the simulation's own bound
 
     def __post_init__(self) -> None:

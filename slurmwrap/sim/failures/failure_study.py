@@ -226,7 +226,7 @@ def _list_category_means(
 
 
 def _list_checks(jobs: Sequence[SimJob], plain: Sequence[GpuTimeAccount]) -> tuple[PublishedCheck, ...]:
-    """What came out in the plain world beside Philly's figures."""
+    """What came out in the plain world next to Philly's figures."""
     count = len(jobs)
     whole = [one.productive + one.killed + one.wasted for one in plain]
     killed = [(count - one.completed - one.unsuccessful) / count for one in plain]

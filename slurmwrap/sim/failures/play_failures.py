@@ -86,7 +86,7 @@ class _Playing:
 
     @property
     def _nothing_to_see(self) -> bool:
-        """Of a job in store for which nothing is: no node fails here, and nobody asks which it held."""
+        """Of a job in store for which nothing is: no node fails here, and no one asks which it held."""
         return self.watch is None and not self.hardware.healthy_rate and not self.hardware.lemon_rate
 
     def _ran_well(self, job: SimJob) -> None:
@@ -229,7 +229,7 @@ class _Playing:
             self.in_hand[chain] = until_s
 
     def _submit_after_all(self, chain: int, at: float) -> None:
-        """We gave up: its user runs it himself, later than he would have."""
+        """We gave up: its user runs it themselves, later than they would have."""
         late = self.put_off.pop(chain, None)
         if late is not None:
             heappush(self.due, (at, late.job.number, late))
@@ -251,7 +251,7 @@ class _Playing:
         return failed
 
     def _outlook(self, life: SimJobState, ending: SimRunEnding, failed: FailedRun) -> JobFate | None:
-        """None: nobody runs it again; or Slurm did, and nothing is added (the dump has that run)."""
+        """None: no one runs it again; or Slurm did, and nothing is added (the dump has that run)."""
         if life.doom.requeued:
             return None
         if self.arm.retries == OURS:
@@ -327,7 +327,7 @@ class _Playing:
         self._over(lost_s, at - life.job.submit_s)
 
     def _over(self, gpu_s: float, after_s: float) -> None:
-        """It failed for good, and its user hears of it so long after he submitted it."""
+        """It failed for good, and its user hears of it so long after they submitted it."""
         self.account.unsuccessful += 1
         self.account.unsuccessful_gpu_s += gpu_s
         self.account.told_after_s.append(after_s)

@@ -36,7 +36,7 @@ def _end_by_node_of_dump(
     world: FailureWorld, life: SimJobState, nodes: tuple[int, ...], excluded: frozenset[int]
 ) -> SimRunEnding:
     """A dump says that a node failed, not which one: a lemon with the lemons' share of all failures, else a node of
-    the run. A lemon that is avoided fails under nobody."""
+    the run. A lemon that is avoided fails under no one."""
     if life.run:
         return SimRunEnding(ran_s=life.need_s - life.kept_s)
     lemons = sorted(world.hardware.lemons)

@@ -80,7 +80,7 @@ def compute_forecast(values: Sequence[float], least: float = -inf) -> Interval:
 def compute_by_resampling(by_day: NDArray[np.float64], wholes: NDArray[np.float64]) -> tuple[Interval, Interval]:
     """The sum over the days, and its share of the sum of `wholes`; both (seeds, days).
 
-    One seed and as many days as there are, drawn anew with repetition, 4,000 times: the interval holds what nobody
+    One seed and as many days as there are, drawn anew with repetition, 4,000 times: the interval holds what no one
     knows of the causes and how much one month differs from the next.
     """
     seeds, days = by_day.shape

@@ -10,7 +10,7 @@ BLIND, BY_HAND, NONE, OURS = "blind", "by hand", "none", "production"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryArm:
-    """`retries`: who runs a failed job again. BLIND: Philly, whatever the reason; BY_HAND: its user; NONE: nobody,
+    """`retries`: who runs a failed job again. BLIND: Philly, whatever the reason; BY_HAND: its user; NONE: no one,
     what a dump shows is all that happened; OURS: retry.policy.decide."""
 
     name: str

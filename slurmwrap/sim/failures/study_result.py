@@ -1,4 +1,4 @@
-"""What the failure study gives: one ArmResult per arm, a row per category, and what came out beside what is published.
+"""What the failure study gives: one ArmResult per arm, a row per category, and what came out next to what is published.
 
 Records only; `dataclasses.asdict` turns them into JSON. GPU-hours throughout.
 """
@@ -14,7 +14,7 @@ from slurmwrap.sim.failures.failure_settings import FailureSettings
 class Interval:
     """Mean over the seeds and a 95 % interval; without ends where there is one seed only.
 
-    Of failures drawn at published rates it is the mean's own (Student's t). Of a dump it holds what nobody knows of the
+    Of failures drawn at published rates it is the mean's own (Student's t). Of a dump it holds what no one knows of the
     causes, one seed being one account of them, and for what is saved also how much its days differ.
     """
 
@@ -50,7 +50,7 @@ class ArmResult:
     waited_in_vain_hours: Interval  # that jobs stopped by their pre-run really waited in the queue, in all; dumps only
     false_stops: Interval  # jobs
     budget_stops: Interval  # of these, those whose cause was known: their retries or GPU-hours were spent
-    given_up: Interval  # jobs that another run would have cured, that nobody stopped
+    given_up: Interval  # jobs that another run would have cured, that no one stopped
     until_told_hours: Interval  # from submission until a job has failed for good, median
     until_cured_hours: Interval  # from the first failure of a job that ended well to the start of its last run, mean
     node_failures: Interval
@@ -70,7 +70,7 @@ class CategoryMeans:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedCheck:
-    """A figure that came out beside the published one. `built_in`: the draw was made to meet it."""
+    """A figure that came out next to the published one. `built_in`: the draw was made to meet it."""
 
     name: str
     published: float

@@ -15,9 +15,9 @@ Mechanism = Callable[[Sequence[JobDemand], Sequence[Server]], Sequence[Allocatio
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Habits:
-    """How the engine in rounds goes about with a mechanism, beside playing its grants. Synergy's simulator differs."""
+    """How the engine in rounds goes about with a mechanism, next to playing its grants. Synergy's simulator differs."""
 
     whole_queue: bool = False  # it is shown everybody who waits, not only the first whose GPUs fit
     equal_parts: bool = False  # each of a job's servers gives as many GPUs, as with --nodes
     at_best: bool = False  # policies reckon with the job's best speed, however fast it ran last
-    critical: float = 0.0  # the factor from which on a job goes first (sim/critical.py); 0: nobody does
+    critical: float = 0.0  # the factor from which on a job goes first (sim/critical.py); 0: no one does

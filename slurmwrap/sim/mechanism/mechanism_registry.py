@@ -20,7 +20,7 @@ CRITICAL = 1.75  # chosen on dynamic loads of seeds 3001 to 3200: at 1 some mean
 def mechanism_of(
     name: str, *, leases: bool = False, consolidate: bool = False, largest_first: bool = False
 ) -> Mechanism:
-    """`graded` is production's allocate(), the others are Synergy's. ValueError for a name that nobody knows.
+    """`graded` is production's allocate(), the others are Synergy's. ValueError for a name that no one knows.
 
     `leases`: they end, as in the mode rounds; only `graded` and `proportional` mean something where they do not.
     `consolidate`: of the first three, a job on one server where one has room. `largest_first`: of `tune`, what

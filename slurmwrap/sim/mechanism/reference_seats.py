@@ -19,7 +19,7 @@ Seats = tuple[tuple[FreeCapacity, int], ...]  # servers with how many of the job
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amount:
-    """CPUs and MiB per GPU, and the speed that they give, relative to the share; None: nobody knows."""
+    """CPUs and MiB per GPU, and the speed that they give, relative to the share; None: no one knows."""
 
     cpus: float
     mem_mib: float

@@ -1,4 +1,4 @@
-"""First come, first served: FIFO, and Tiresias's "first job that fits" beside it. Pure."""
+"""First come, first served: FIFO, and Tiresias's "first job that fits" next to it. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slurmwrap.sim.queue.queue_policy import Active
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fifo:
-    """By submission. `in_turn` (Tiresias's fifo): in a world without rounds nobody passes a job that does not fit."""
+    """By submission. `in_turn` (Tiresias's fifo): in a world without rounds no one passes a job that does not fit."""
 
     name: str = "fifo"
     in_turn: bool = True

@@ -27,7 +27,7 @@ def policy_of(
     promote: float | None = None,
     late_jumps: bool = True,
 ) -> Policy:
-    """A fresh policy for one run of `jobs`: some keep what they saw. ValueError for a name that nobody knows.
+    """A fresh policy for one run of `jobs`: some keep what they saw. ValueError for a name that no one knows.
 
     `thresholds`: GPU-seconds, of `las` and `gittins`; None: Tiresias's, (): none, which makes plain LAS of `las`.
     `promote`, `late_jumps`: see Queues. `gittins` takes the GPU-seconds of `jobs` for its history, as if the past were

@@ -31,7 +31,7 @@ class Policy(Protocol):
 
     @property
     def in_turn(self) -> bool:
-        """Whether it orders by submission and, in a world without rounds, nobody passes a job that does not fit."""
+        """Whether it orders by submission and, in a world without rounds, no one passes a job that does not fit."""
         ...
 
     def order(self, active: Active, now: float) -> Ints:

@@ -2,7 +2,7 @@
 
 Needed are `submit_s`, `duration_s` (run time, queueing excluded) and `gpus`; known are `cpus` and `mem_gb` (both of the
 whole job), `user`, `status` and `model`, empty where unknown. Other columns are ignored, the order is free. Every row
-must be readable: a table is somebody's own work, and the way out is to mend it.
+must be readable: a table is someone's own work, and the way out is to fix it.
 """
 
 from __future__ import annotations

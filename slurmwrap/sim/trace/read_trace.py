@@ -40,7 +40,7 @@ def parse_trace(lines: Iterable[str], name: str) -> Load:
     if sacct_dump.is_head(head):
         return sacct_dump.parse_sacct_dump(begun, name)
     if "," in head and head.lstrip()[:1] not in ("{", "["):
-        return csv_trace.parse_csv_trace(begun, name)  # it tells what is missing
+        return csv_trace.parse_csv_trace(begun, name)  # it reports what is missing
     raise _make_unknown_format_error(name, number, head)
 
 

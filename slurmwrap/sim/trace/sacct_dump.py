@@ -40,7 +40,7 @@ _BEARABLE = 0.01  # of the lines may be unreadable
 
 @dataclass(slots=True, kw_only=True)
 class _Tally:
-    """Counts what is told in the end."""
+    """Counts what is reported in the end."""
 
     rows: int = 0
     never: int = 0  # started

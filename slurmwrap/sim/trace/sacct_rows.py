@@ -1,7 +1,7 @@
 """Turns the lines of `sacct --parsable2` into rows of fields. Pure.
 
 sacct escapes nothing: a job's name that holds the delimiter makes a row too long, a line break cuts it in two. Both
-are mended where it is clear how, since only columns of free text can hold either; what stays unclear is a Broken.
+are fixed where it is clear how, since only columns of free text can hold either; what stays unclear is a Broken.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FREE = frozenset(
     )
 )
 _JOB = re.compile(r"\d{1,10}(?:[_+](?:\d{1,10}|\[[^\]]*\]))?(?:\.[\w+-]+)?", re.ASCII)
-_FORMS = {  # of the columns that hold no text of users', beside times
+_FORMS = {  # of the columns that hold no text of users', next to times
     "jobid": _JOB,
     "jobidraw": _JOB,
     "state": re.compile(r"(?:[A-Z][A-Z_+]+(?: by \d+)?)?", re.ASCII),
@@ -59,7 +59,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SacctRow:
-    """One row, as it stood or `mended`."""
+    """One row, as it stood or `fixed`."""
 
     line: int
     fields: Sequence[str]
@@ -121,7 +121,7 @@ def read_rows(lines: Iterable[tuple[int, str]], head: Head) -> Iterator[SacctRow
 
 
 def _split_rows(lines: Iterable[tuple[int, str]], head: Head) -> Iterator[SacctRow | _Scrap]:
-    """Rows, mended ones too, and between them what is none."""
+    """Rows, fixed ones too, and between them what is none."""
     begun: list[str] = []
     since = 0
     for number, line in lines:

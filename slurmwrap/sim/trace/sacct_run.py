@@ -125,7 +125,7 @@ class SacctReader:
         return "alloctres" in self._places and alloc == Tres()
 
     def _seconds(self, row: SacctRow, parse: Callable[[str], float | None], *columns: str) -> float | None:
-        """None: that did not happen, or nobody said."""
+        """None: that did not happen, or no one said."""
         said = self.text(row, *columns)
         try:
             seconds = parse(said)
@@ -153,7 +153,7 @@ class SacctReader:
         return int(said) if said.isascii() and said.isdecimal() and len(said) < 8 and int(said) else None
 
     def _gpus(self, row: SacctRow, alloc: Tres, req: Tres, nodes: int) -> int:
-        """As allocated; before Slurm 21.08 beside the TRES also as "gpu:4" per node."""
+        """As allocated; before Slurm 21.08 next to the TRES also as "gpu:4" per node."""
         if alloc.gpus is not None or req.gpus is not None:
             return alloc.gpus or req.gpus or 0
         return parse_old_gres(self.text(row, "allocgres", "reqgres")) * nodes

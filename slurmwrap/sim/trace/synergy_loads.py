@@ -42,7 +42,7 @@ def generate_load(
     gpu_demand: str = SINGLE,
     run_times: str = SMALL,
 ) -> tuple[SimJob, ...]:
-    """`jobs` jobs in order of submission, the same for the same arguments. ValueError for a word that nobody knows.
+    """`jobs` jobs in order of submission, the same for the same arguments. ValueError for a word that no one knows.
 
     `split`: parts of the image, language and speech models, by name or in that order, in any unit; None: as in the
     shipped trace. `jobs_per_hour`, None for 30, means nothing to `synergy-static`. `gpu_demand`: `single`, or
@@ -95,7 +95,7 @@ def _draw_gpus(stream: random.Random) -> int:
 
 
 def _draw_models(parts: Mapping[str, float]) -> Iterator[str]:
-    """Without end. It begins with the first task, whatever its part: nobody is behind yet."""
+    """Without end. It begins with the first task, whatever its part: no one is behind yet."""
     drawn = dict.fromkeys(parts, 0)
     behind = dict.fromkeys(parts, 0.0)
     while True:

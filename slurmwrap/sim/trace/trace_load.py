@@ -1,4 +1,4 @@
-"""Load: the jobs of a trace or a dump, and what is known beside them. Records only."""
+"""Load: the jobs of a trace or a dump, and what is known next to them. Records only."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Load:
     """
 
     jobs: tuple[SimJob, ...]
-    actual: tuple[Actual, ...] = ()  # one per job, in the same order; (): a trace, where nobody knows
+    actual: tuple[Actual, ...] = ()  # one per job, in the same order; (): a trace, where no one knows
     cpu_jobs: tuple[SimJob, ...] = ()
     cpu_actual: tuple[Actual, ...] = ()
     epoch: float | None = None  # Unix seconds of the clock's 0; of local times without a zone: as if they were UTC
-    remarks: tuple[str, ...] = ()  # what was left out or mended, and how often; for people
+    remarks: tuple[str, ...] = ()  # what was left out or fixed, and how often; for people

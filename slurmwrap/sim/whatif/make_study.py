@@ -2,7 +2,7 @@
 
 Three worlds, the same jobs: what really happened; plain Slurm in the model, which shows how far the model is to be
 believed; slurmwrap in the model, with production's placement and, where profiles are known, its allocation. Run times
-are the dump's own. A job that failed fails again after the same time in both: what is saved there is told beside
+are the dump's own. A job that failed fails again after the same time in both: what is saved there is told next to
 (sim/failures), and that the queue gets shorter by it is counted nowhere.
 """
 

@@ -1,7 +1,7 @@
 """GPU-hours that runs held and that ended without a result, by Slurm's state and by user. Pure.
 
 A run that was stopped by its limit or its owner may have left checkpoints: what it held is counted as lost only in the
-sense that the run did not complete. Slurm's word is all there is; a script that hides its error ends COMPLETED.
+sense that the run did not complete. Slurm's record is all there is; a script that hides its error ends COMPLETED.
 """
 
 from __future__ import annotations
@@ -47,6 +47,6 @@ def gpu_hours(job: SimJob, actual: Actual) -> float:
 
 
 def anonymize_users(jobs: Sequence[SimJob]) -> tuple[SimJob, ...]:
-    """Users as u1, u2, … in the order in which they first appear. Who has no name gets none: he may be several."""
+    """Users as u1, u2, … in the order in which they first appear. Who has no name gets none: they may be several."""
     names = {"": ""}
     return tuple(replace(job, user=names.setdefault(job.user, f"u{len(names)}")) for job in jobs)

@@ -18,7 +18,7 @@ class Window:
 
     since: float
     until: float
-    guessed: bool  # nobody said where it begins
+    guessed: bool  # no one said where it begins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,9 +130,9 @@ class Lost:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserLoss:
     user: str
-    runs: int  # of his that ended without a result
+    runs: int  # of theirs that ended without a result
     gpu_hours: float
-    share: float  # of all GPU-hours he held
+    share: float  # of all GPU-hours that the user held
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

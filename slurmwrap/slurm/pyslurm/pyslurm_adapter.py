@@ -2,7 +2,7 @@
 
 By command always: topology, reservations, limits and configuration (PySlurm has them not, or not in every release);
 jobs (it does not tell the GPUs that a job holds or asked for per job and task, and a name that is no UTF-8 ends the
-whole question); arrays; clearing a list; what is asked in somebody else's name. docs/pyslurm.md has the table.
+whole question); arrays; clearing a list; what is asked in someone else's name. docs/pyslurm.md has the table.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class SlurmByPySlurm:
             return self._commands.sbatch(call)
         except SlurmRefused as error:
             return _make_refusal(error)
-        except WorkerTimeout as error:  # nobody knows: not again, by sbatch neither
+        except WorkerTimeout as error:  # no one knows: not again, by sbatch neither
             return SbatchResult(exit_code=1, stdout="", stderr=f"{error}\n", job_id=None, timed_out=True)
         plain = any(word == "--parsable" for word in call.options)
         stdout = f"{job_id}\n" if plain else f"Submitted batch job {job_id}\n"

@@ -33,7 +33,7 @@ def report_releases(pyslurm: Any) -> dict[str, Any]:
 def list_nodes(pyslurm: Any) -> list[dict[str, Any]]:
     """All nodes in Slurm's order.
 
-    GPUs are from the older of PySlurm's two calls: of Slurm 22.05 the newer one never tells which are in use (it asks
+    GPUs are from the older of PySlurm's two calls: of Slurm 22.05 the newer one never reports which are in use (it asks
     without SHOW_DETAIL), and in no release their sockets. PySlurm 25.11 has the newer one alone.
     """
     if not hasattr(pyslurm, "node"):
@@ -91,7 +91,7 @@ _TASKS: Mapping[str, Callable[..., Any]] = {
 
 
 def main() -> None:
-    """Serves until standard input ends, which it does when whoever started us is gone."""
+    """Serves until standard input ends, which it does when anyone who started us is gone."""
     with os.fdopen(os.dup(1), "w", encoding="ascii") as answers:
         said = os.memfd_create("said")
         os.dup2(said, 1)  # whatever prints: only answers may go to where answers are read

@@ -30,7 +30,7 @@ class SlurmRefused(Exception):
 
 
 class WorkerTimeout(Exception):
-    """No answer in time, or the child ended over it: nobody knows whether Slurm heard the request."""
+    """No answer in time, or the child ended over it: no one knows whether Slurm heard the request."""
 
 
 class Link:
