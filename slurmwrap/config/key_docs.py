@@ -15,7 +15,7 @@ SECTIONS: Mapping[str, str] = {
     "prerun": "The pre-run of a job on one GPU (docs/prerun.md).",
     "placement": "Where jobs go (docs/placement.md).",
     "tuning": "CPUs and memory out of profiles (docs/placement.md, docs/profile.md).",
-    "retry": "What may be done about a failure (docs/decisions.md).",
+    "retry": "What may be done about a failure (docs/retries.md).",
     "site": "What the administrator installed. Without these every user has only their own jobs.",
     "slurm": "How the reconciler talks to Slurm (docs/pyslurm.md); gsub always by the commands.",
     "mail": "Mail to the owner of a job that failed for good, and the night report's.",
@@ -26,7 +26,7 @@ SECTIONS: Mapping[str, str] = {
     "metrics": "Figures for monitoring, as node_exporter's textfile collector takes them (docs/metrics.md).",
     "log": "Where the reconciler's log goes.",
     "retention": "How long the site's database keeps what (docs/database.md).",
-    "rules": """What each rule may do (docs/decisions.md): `observe` records, `advise` tells people, `act` does it.
+    "rules": """What each rule may do (docs/retries.md): `observe` records, `advise` tells people, `act` does it.
         Switch to act when the report has shown you how often the advice was right.""",
 }
 
