@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pwd
@@ -11,8 +12,10 @@ from pathlib import Path
 import pytest
 from realslurm import USERS, Lab
 from test_hooks import observed
+from waiting import wait_until
 
-from slurmwrap.node_hooks import job_cgroup
+from slurmwrap.lab.lab_directories import LabDirectories
+from slurmwrap.node_hooks import job_cgroup, node_state
 
 pytestmark = pytest.mark.lab
 ALICE = USERS[0]
@@ -26,7 +29,7 @@ done
 env > "$1.env"
 $PYTHON -c 'bytearray(400 << 20)'
 srun --overlap $PYTHON -c 'bytearray(400 << 20)'
-sleep 3
+while [ ! -e "$1.go" ]; do sleep 0.1; done
 """
 
 
@@ -39,11 +42,22 @@ def constrained(lab: Lab) -> Lab:
     return lab
 
 
+def count_kills(lab: Lab, job: int) -> int:
+    """What the sampler on the job's node has written so far."""
+    for state in LabDirectories(lab.dir).root.glob("nodes/*/state"):
+        with contextlib.suppress(OSError, ValueError):
+            kept = Path(node_state.usage_path(str(state), job)).read_text(encoding="utf-8")
+            return int(json.loads(kept).get("oom_kills", 0))
+    return 0
+
+
 def test_the_jobs_cgroup_is_where_we_look_and_its_kills_are_counted(constrained: Lab) -> None:
     lab, account = constrained, pwd.getpwnam(ALICE)
     told = Path(account.pw_dir) / f"cgroup{time.monotonic_ns()}"
     script = TELLS.replace("$1", str(told)).replace("$PYTHON", os.path.realpath("/usr/bin/python3"))
     job = int(lab.submit("--mem=150", "--output=/dev/null", user=ALICE, script=script))
+    wait_until(lambda: count_kills(lab, job), "the sampler counts a kill")
+    Path(f"{told}.go").touch()
     lab.wait_job(job, ("COMPLETED", "FAILED", "OUT_OF_MEMORY"), timeout=60)
 
     environ = dict(line.split("=", 1) for line in Path(f"{told}.env").read_text().splitlines() if "=" in line)
