@@ -110,6 +110,7 @@ def _own(command: Command) -> tuple[Row, ...]:
 
 def _configuration() -> Iterator[str]:
     yield ".SH DESCRIPTION"
+    yield ".ad l"  # a long default is one word, and a line that cannot be adjusted is a warning of groff's
     yield "Configuration in TOML. All keys are optional; slurmwrap\\-config(1) prints what holds and where it was set."
     for section in dict.fromkeys(key.section for key in list_keys()):
         yield f".SH {_plain(f'[{section}]' if section else 'above all sections').upper()}"
