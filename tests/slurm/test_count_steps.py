@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from realslurm import USERS, Lab
-from site_records import site
+from site_records import site, site_rows
 from waiting import wait_for, wait_until
 
 from slurmwrap.model.run import JobRun
@@ -32,6 +32,7 @@ for step in range(begin, begin + (9 if begin else 5)):
 open("checkpoint", "w").write("3")
 raise AssertionError("no")
 """
+OBSERVED = "SELECT context, at, node, facts FROM observations WHERE job_id = ? ORDER BY at"
 
 
 def attempts(lab: Lab, job_id: str) -> list[JobRun]:
@@ -63,8 +64,13 @@ def test_a_counted_job_that_resumes_after_a_requeue_shows_its_progress(lab: Lab)
     wait_until(lambda: lab.states(job_id) == ["PENDING"], "Slurm requeues it", pause=0.3)
     lab.run(["scontrol", "update", f"JobId={job_id}", "StartTime=now"])
     lab.wait_job(job_id, ("FAILED",))
-    both = wait_for(lambda: attempts(lab, job_id), lambda runs: len(runs) == 2, timeout=60, pause=0.5)
-    assert steps(both) == [5, 9]
+    both = wait_for(lambda: attempts(lab, job_id), lambda runs: steps(runs)[1:][-1:] == [9], timeout=60, pause=0.5)
+    # Where a busy machine's Slurm itself starts it once more, there is a run between them.
+    assert (steps(both)[0], steps(both)[-1]) == (5, 9), (
+        both[-1].state,
+        both[-1].diagnosis,
+        site_rows(lab, OBSERVED, int(job_id)),
+    )
     ledger = ledger_of(both, both[-1])
     assert (ledger.failures, ledger.entries) == (1, ())  # it came further, so what it failed of before is forgiven
 
@@ -76,4 +82,7 @@ def test_a_counted_job_that_resumes_after_a_requeue_shows_its_progress(lab: Lab)
         (submission,) = [one for one in database.submissions() if (one.cluster, one.job_id) == here]
     assert Path(submission.step_dir).stat().st_mode & 0o777 == 0o700
     named = [path.name for path in Path(submission.step_dir).iterdir()]
-    assert sorted(re.sub(r"\.[^.]+\.\d+$", "", name) for name in named) == [f"{job_id}.0", f"{job_id}.1"]
+    assert sorted(re.sub(r"\.[^.]+\.\d+$", "", name) for name in named) == [
+        f"{job_id}.0",
+        f"{job_id}.{both[-1].restarts}",
+    ]
