@@ -16,19 +16,19 @@ _ROWS = 200  # rows at the end that are read
 _CAP = 400
 _LONGEST_S = 366 * 86400.0
 _CLOCK = r"(?:(?:(\d{1,3}) days?, ?|(\d{1,3})-)?(?:(\d{1,4}):)?(\d{1,3}):(\d\d))"
-_BAR = re.compile(
+_REMAINING_BAR = re.compile(
     rf"^(.{{0,200}}?)\d{{1,3}}%\|[^|]{{0,120}}\| {{0,9}}(\d{{1,12}})/(\d{{1,12}}) ?\[([\d:]{{4,12}})<{_CLOCK}"
 )
 _ETA = re.compile(rf"\b(?:eta|time[ _]left|remaining)\b['\"]?\s?[:=]?\s?['\"]?{_CLOCK}", re.IGNORECASE)
-_STEP = re.compile(
+_REMAINING_STEP = re.compile(
     r"(?:^|[^\w-])(?:global[_ ]?step|step|iteration|iter|update)s?['\"]?\s{0,3}[:=#\[(]{0,2}\s{0,12}(\d{1,12})"
     r"\s{0,12}(?:/|of)\s{0,12}(\d{1,12})\b",
     re.IGNORECASE,
 )
-_EPOCH = re.compile(
+_REMAINING_EPOCH = re.compile(
     r"(?:^|[^\w-])epochs?['\"]?\s{0,3}[:=#\[(]{0,2}\s{0,4}(\d{1,7})\s{0,4}(?:/|of)\s{0,4}(\d{1,7})\b", re.IGNORECASE
 )
-_BESIDE = re.compile(
+_REMAINING_BESIDE = re.compile(
     r"\b(?:val(?:id\w{0,6})?|eval\w{0,6}|test\w{0,3}|predict\w{0,4}|warm-?up|download\w{0,4}|load\w{0,4}|tokeniz\w{0,4}|map"
     r"|filter|generat\w{0,4}|fetch\w{0,4}|sanity|sav\w{0,4})\b|B/s\]",
     re.IGNORECASE,
@@ -57,10 +57,10 @@ def _estimate_from_rows(rows: Iterable[str], run_s: float | None, *, resumed: bo
     bars: dict[str, _Bar] = {}
     eta = step = epoch = None
     for row in (row[:_CAP] for row in rows):
-        if _BESIDE.search(row):
+        if _REMAINING_BESIDE.search(row):
             continue
-        epoch = _parse_pair(_EPOCH.search(row)) or epoch
-        step = _parse_pair(_STEP.search(row)) or step
+        epoch = _parse_pair(_REMAINING_EPOCH.search(row)) or epoch
+        step = _parse_pair(_REMAINING_STEP.search(row)) or step
         if bar := _parse_bar(row):
             bars[re.sub(r"\d+", "0", bar.name)] = bar
         elif at := _ETA.search(row):
@@ -76,7 +76,7 @@ def _estimate_from_rows(rows: Iterable[str], run_s: float | None, *, resumed: bo
 
 
 def _parse_bar(row: str) -> _Bar | None:
-    found = _BAR.match(row)
+    found = _REMAINING_BAR.match(row)
     if found is None:
         return None
     elapsed = _parse_seconds((None, None, *_split_clock(found[4])))

@@ -14,7 +14,7 @@ from slurmwrap.diagnosis.log_rows import LogRows
 from slurmwrap.fast_dataclasses import dataclass
 
 _FIRST, _LAST = 80, 160  # rows read at either end of a log
-_CAP = 300
+_STEPS_CAP = 300
 _MOST = 10**12
 _STEP = re.compile(
     r"(?:^|[^\w-])(?:global[_ ]?step|step|iteration|iter|update|batch_idx|num_updates)"
@@ -162,7 +162,7 @@ def _list_row_ends(log: LogRows) -> Iterator[str]:
     rows: Iterable[str] = log.rows
     if len(log.rows) > _FIRST + _LAST:
         rows = (*log.rows[:_FIRST], *log.rows[-_LAST:])
-    return (row[:_CAP] for row in rows)
+    return (row[:_STEPS_CAP] for row in rows)
 
 
 def _is_resumed_row(row: str) -> bool:

@@ -49,7 +49,7 @@ def find_templates(folders: tuple[tuple[str, Path], ...]) -> dict[str, Template]
     for origin, folder in folders:
         for path in _list_template_files(folder):
             if path.stem not in found and _NAME.fullmatch(path.stem):
-                found[path.stem] = _read(path, origin)
+                found[path.stem] = _read_template_file(path, origin)
     return dict(sorted(found.items()))
 
 
@@ -58,7 +58,7 @@ def get_template(name: str, folders: tuple[tuple[str, Path], ...]) -> Template:
     for origin, folder in folders:
         path = folder / f"{name}{SUFFIX}"
         if _NAME.fullmatch(name) and path.is_file():
-            return _read(path, origin)
+            return _read_template_file(path, origin)
     from difflib import get_close_matches
 
     known = find_templates(folders)
@@ -99,7 +99,7 @@ def _list_template_files(folder: Path) -> Iterator[Path]:
         return
 
 
-def _read(path: Path, origin: str) -> Template:
+def _read_template_file(path: Path, origin: str) -> Template:
     text = _read_template(path, origin)
     marks: dict[str, str] = dict(_MARK.findall(text))
     tasks = marks.get("tasks", "")

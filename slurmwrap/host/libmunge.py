@@ -37,7 +37,7 @@ def load_libmunge() -> Any:
     return found
 
 
-def decode(credential: bytes, socket: str) -> Raw:
+def decode_by_library(credential: bytes, socket: str) -> Raw:
     """One credential; "": munged's default socket. `library()` must not be None."""
     munge = load_libmunge()
     context = ctypes.c_void_p(munge.munge_ctx_create())

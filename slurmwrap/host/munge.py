@@ -67,7 +67,7 @@ def decode(credential: bytes, *, socket: str) -> Decoded:
 
     if libmunge.load_libmunge() is None:
         return decode_by_command(credential, socket=socket)
-    raw = libmunge.decode(credential, socket)
+    raw = libmunge.decode_by_library(credential, socket)
     if raw.code in _UNREACHABLE:
         raise StoreError(f"unmunge: Error: {raw.said}", hint="Is munged running? `munge -n | unmunge` tells.")
     if raw.code not in GENUINE:

@@ -37,7 +37,7 @@ def watch(mark, kept, node, job_id, uid, root=job_cgroup.ROOT, sleep=time.sleep,
     began = last_seen = written_at = clock()
     first, highest, written = _identity(mark), {}, None
     while first is not None and _identity(mark) == first and clock() - last_seen < PATIENCE_S:
-        sample = job_cgroup.sample(node, job_id, uid, root, sluid)
+        sample = job_cgroup.sample_cgroup(node, job_id, uid, root, sluid)
         if sample:
             last_seen = clock()
             highest = dict((key, max(value, highest.get(key, 0))) for key, value in sample.items())

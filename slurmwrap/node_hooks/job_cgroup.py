@@ -63,7 +63,7 @@ def _init_directory(init):
     return ""
 
 
-def sample(node, job_id, uid, root=ROOT, sluid="", init="/proc/1/cgroup"):
+def sample_cgroup(node, job_id, uid, root=ROOT, sluid="", init="/proc/1/cgroup"):
     """Facts `mem_peak_mib` (anonymous and shared, now), `mem_high_mib` (the kernel's own peak, with the page cache),
     `oom_kills`, `oom_events` (version 2: how often the limit left no way out) and `cpu_s`; {} without a cgroup.
 

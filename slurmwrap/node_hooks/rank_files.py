@@ -10,7 +10,7 @@ import stat
 
 from . import user_files
 
-TAIL = 16 * 1024
+RANK_TAIL = 16 * 1024
 KEPT = 8  # files sent
 LOOKED = 64  # files opened: the ones that went quiet first, and the newest
 NAMED = 1024  # files whose status is asked for
@@ -103,7 +103,7 @@ def _read(paths, uid):
     found, skipped = [], []
     for path in paths:
         try:
-            data, more = user_files.tail(path, uid, TAIL)
+            data, more = user_files.tail(path, uid, RANK_TAIL)
             found.append((path, data, more))
         except (user_files.Unreadable, OSError) as reason:
             why = getattr(reason, "strerror", None) or str(reason)

@@ -40,7 +40,7 @@ def _render_file(table: ReportTable) -> str:
     commands = any(row.command for row in every)
     heads = [column.key for column in table.columns] + ["more"] * more + ["command"] * commands
     rows = [
-        [_format_cell(value, column) for column, value in zip(table.columns, row.values, strict=True)]
+        [_format_csv_cell(value, column) for column, value in zip(table.columns, row.values, strict=True)]
         + ([cell(row.more)] if more else [])
         + ([cell(row.command)] if commands else [])
         for row in every
@@ -48,7 +48,7 @@ def _render_file(table: ReportTable) -> str:
     return _write_csv(heads, rows)
 
 
-def _format_cell(value: object, column: Column) -> str:
+def _format_csv_cell(value: object, column: Column) -> str:
     if value is None:
         return ""
     if column.kind is ColumnKind.MOMENT:

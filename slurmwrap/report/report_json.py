@@ -26,7 +26,7 @@ def make_document(report: NightReport, *, made_by: str) -> dict[str, Any]:
     }
 
 
-def render(report: NightReport, *, made_by: str) -> str:
+def render_json(report: NightReport, *, made_by: str) -> str:
     """ASCII only: whatever bytes a name had, every reader takes it."""
     return json.dumps(make_document(report, made_by=made_by), indent=2) + "\n"
 

@@ -11,10 +11,10 @@ from slurmwrap.escape import markdown, markdown_block, markdown_code
 from slurmwrap.report import text_format
 from slurmwrap.report.report_page import NUMERIC, UNTRUSTED, Column, Page, ReportTable, Section, format_value
 
-MORE = 400  # characters of someone's words
+MARKDOWN_MORE = 400  # characters of someone's words
 
 
-def render(page: Page) -> str:
+def render_markdown(page: Page) -> str:
     """The page; ends with a line break."""
     return "\n\n".join(part for part in _format_parts(page) if part) + "\n"
 
@@ -23,14 +23,14 @@ def _format_parts(page: Page) -> Iterator[str]:
     yield f"# {markdown(page.title)}, {markdown_code(page.whose)}"
     yield markdown(page.period)
     yield f"**{markdown(page.verdict.sentence)}**"
-    yield "\n".join(_format_figures(page))
+    yield "\n".join(_format_markdown_figures(page))
     yield from _format_actions(page)
     for section in page.sections:
         yield from _format_section(section, page)
     yield from _format_ending(page)
 
 
-def _format_figures(page: Page) -> Iterator[str]:
+def _format_markdown_figures(page: Page) -> Iterator[str]:
     for one in page.figures:
         rest = "; ".join(part for part in (one.detail, one.change) if part)
         yield f"- **{markdown(one.value)}** {markdown(one.label)}{f' ({markdown(rest)})' if rest else ''}"
@@ -40,7 +40,7 @@ def _format_actions(page: Page) -> Iterator[str]:
     if page.to_do:
         yield "## What to do"
     for one in page.to_do:
-        yield markdown_code(text_format.fit(one.because, MORE))
+        yield markdown_code(text_format.fit(one.because, MARKDOWN_MORE))
         yield markdown_block(one.command, "sh")
 
 
@@ -65,7 +65,7 @@ def _format_table(table: ReportTable, page: Page) -> Iterator[str]:
     yield _format_line(rules)
     for row in table.rows[: table.limit]:
         cells = [_format_cell(value, column, page) for column, value in zip(table.columns, row.values, strict=True)]
-        said = [markdown_code(text_format.fit(part, MORE)) for part in (row.more, row.command) if part]
+        said = [markdown_code(text_format.fit(part, MARKDOWN_MORE)) for part in (row.more, row.command) if part]
         yield _format_line([*cells, *([" ".join(said)] if more else [])])
     if len(table.rows) > table.limit:
         yield f"\nand {len(table.rows) - table.limit:,} more"
@@ -74,7 +74,7 @@ def _format_table(table: ReportTable, page: Page) -> Iterator[str]:
 def _format_cell(value: object, column: Column, page: Page) -> str:
     text = format_value(value, column, page.zone)
     somebodys = column.kind in UNTRUSTED and value not in (None, ())
-    return markdown_code(text_format.fit(text, MORE)) if somebodys else markdown(text)
+    return markdown_code(text_format.fit(text, MARKDOWN_MORE)) if somebodys else markdown(text)
 
 
 def _format_line(cells: list[str]) -> str:
@@ -84,7 +84,7 @@ def _format_line(cells: list[str]) -> str:
 def _format_ending(page: Page) -> Iterator[str]:
     if page.notes:
         yield "## Notes"
-        yield "\n".join(f"- {markdown_code(text_format.fit(note, MORE))}" for note in page.notes)
+        yield "\n".join(f"- {markdown_code(text_format.fit(note, MARKDOWN_MORE))}" for note in page.notes)
     if page.glossary:
         yield "## Words and formulas"
         yield "\n".join(f"- **{markdown(term.name)}**: {markdown(term.meaning)}" for term in page.glossary)

@@ -21,7 +21,7 @@ MORE = 230  # characters of someone's words below a row
 _TONES = {"good": "green", "bad": "red"}
 
 
-def render(page: Page, paint: Paint = plain) -> str:
+def render_text(page: Page, paint: Paint = plain) -> str:
     """The page, in colour where `paint` gives it one."""
     environment = _make_environment()
     environment.globals.update(paint=paint, zone=page.zone)

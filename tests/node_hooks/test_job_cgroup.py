@@ -69,8 +69,8 @@ def test_a_job_is_found_where_each_release_puts_it(
     for stranger in ("job_4", "job_410", OTHER):  # beside it
         write((root / mounted / path).parent / stranger, job_files(7))
     found = {"mem_peak_mib": 300, "mem_high_mib": 600, "oom_kills": 1, "oom_events": 2, "cpu_s": 2.5}
-    assert job_cgroup.sample("n0", 41, 1001, str(root), sluid, str(own)) == found
-    assert job_cgroup.sample("n0", 42, 1001, str(root), "", str(own)) == {}
+    assert job_cgroup.sample_cgroup("n0", 41, 1001, str(root), sluid, str(own)) == found
+    assert job_cgroup.sample_cgroup("n0", 42, 1001, str(root), "", str(own)) == {}
 
 
 DATA = Path(__file__).parents[1] / "data/slurm/cgroup_trees.toml"
@@ -84,7 +84,7 @@ def test_a_job_is_found_in_the_trees_that_slurmd_made(tmp_path: Path, tree: dict
     (scope,) = tmp_path.glob("*.slice/n0_slurmstepd.scope")
     (job,) = (path for path in scope.iterdir() if path.name not in ("system", "slurmd"))
     write(job, job_files(300))
-    found = job_cgroup.sample("n0", tree["job"], 0, str(tmp_path), tree["sluid"], os.devnull)
+    found = job_cgroup.sample_cgroup("n0", tree["job"], 0, str(tmp_path), tree["sluid"], os.devnull)
     assert (found["mem_peak_mib"], found["cpu_s"]) == (300, 2.5)
     environ = {"SLURM_JOB_ID": str(tree["job"]), "SLURM_JOB_SLUID": tree["sluid"]}
     assert {process_sampler.find_job_cgroup(environ, own, tmp_path) for own in tree["processes"]} == {job}
@@ -96,7 +96,7 @@ def test_the_kills_of_version_1_are_counted_where_the_victims_were(tmp_path: Pat
     job = tmp_path / "memory" / path
     for step, kills in (("", 0), ("step_batch", 0), ("step_batch/task_0", 2), ("step_0/task_1", 1)):
         write(job / step, {"memory.oom_control": none.replace("kill 0\n", f"kill {kills}\n")})
-    assert job_cgroup.sample("n0", 41, 1001, str(tmp_path), init=os.devnull)["oom_kills"] == 3
+    assert job_cgroup.sample_cgroup("n0", 41, 1001, str(tmp_path), init=os.devnull)["oom_kills"] == 3
     assert process_sampler.read_oom_kills(job) == 3
 
 
@@ -183,5 +183,5 @@ def real_version_2() -> Iterator[Path]:
 def test_the_kernels_own_version_2_tells_the_cpu_time_of_all_steps(real_version_2: Path) -> None:
     busy = f"import os; open('{real_version_2}/cgroup.procs', 'w').write('0')\nwhile os.times().user < 0.2: pass"
     subprocess.run([sys.executable, "-c", busy], check=True)
-    found = job_cgroup.sample(NODE, 41, 0, sluid=SLUID)
+    found = job_cgroup.sample_cgroup(NODE, 41, 0, sluid=SLUID)
     assert found["cpu_s"] >= 0.2

@@ -102,12 +102,12 @@ def test_a_job_in_a_version_2_cgroup(tmp_path: Path, scope: str, name: str, slui
         cpu__stat="usage_usec 2500000\nuser_usec 1\n",
     )
     found = {"mem_peak_mib": 300, "mem_high_mib": 900, "oom_kills": 1, "oom_events": 2, "cpu_s": 2.5}
-    assert job_cgroup.sample("n0", 41, 1001, str(tmp_path), sluid) == found
+    assert job_cgroup.sample_cgroup("n0", 41, 1001, str(tmp_path), sluid) == found
 
 
 def test_another_jobs_sluid_is_not_this_jobs(tmp_path: Path) -> None:
     write(tmp_path / "system.slice" / "slurmstepd.scope" / SLUID, memory__stat=STAT)
-    assert job_cgroup.sample("n0", 41, 1001, str(tmp_path), "s5K1KKYAYG5D01") == {}
+    assert job_cgroup.sample_cgroup("n0", 41, 1001, str(tmp_path), "s5K1KKYAYG5D01") == {}
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_job_in_version_1_cgroups(tmp_path: Path, top: str) -> None:
         memory__max_usage_in_bytes=f"{900 << 20}\n",
     )
     write(tmp_path / "cpuacct" / below, cpuacct__usage="1234567890\n")
-    assert job_cgroup.sample("n0", 41, 1001, str(tmp_path)) == {
+    assert job_cgroup.sample_cgroup("n0", 41, 1001, str(tmp_path)) == {
         "mem_peak_mib": 300,
         "mem_high_mib": 900,
         "oom_kills": 4,
@@ -141,9 +141,9 @@ def test_without_a_cpuacct_cgroup_the_processes_of_the_steps_are_asked(tmp_path:
     write(job, memory__stat=STAT)
     write(job / "step_0", cgroup__procs=f"{os.getpid()}\n")
     spent = sum(os.times()[:4])
-    found = job_cgroup.sample("n0", 41, 1001, str(tmp_path))["cpu_s"]
+    found = job_cgroup.sample_cgroup("n0", 41, 1001, str(tmp_path))["cpu_s"]
     assert spent - 0.5 <= found <= sum(os.times()[:4]) + 0.5
 
 
 def test_a_cgroup_that_is_gone_says_nothing(tmp_path: Path) -> None:
-    assert job_cgroup.sample("n0", 41, 1001, str(tmp_path)) == {}
+    assert job_cgroup.sample_cgroup("n0", 41, 1001, str(tmp_path)) == {}

@@ -19,7 +19,7 @@ from slurmwrap.protocols import OpenIncident
 from slurmwrap.reconcile import Scope, reconcile_once
 from slurmwrap.reconcile.reconcile_context import ReconcilerState
 from slurmwrap.report.headline import build_page
-from slurmwrap.report.report_text import render
+from slurmwrap.report.report_text import render_text
 
 pytestmark = pytest.mark.early
 
@@ -95,7 +95,7 @@ def test_the_report_has_one_line_for_it_and_blames_no_node(storm: Storm) -> None
     (row,) = page.incidents
     assert (row.jobs, row.users, row.over_at, row.gpu_hours) == (6, 5, None, pytest.approx(6 * 2 / 60))
     assert (page.categories, page.repeated, page.suspects, page.headline.failed_attempts) == ((), (), (), 6)
-    (line,) = [line for line in render(build_page(page)).splitlines() if "leaf0" in line]
+    (line,) = [line for line in render_text(build_page(page)).splitlines() if "leaf0" in line]
     assert " ".join(line.split()) == "NCCL error switch leaf0 2026-09-21 14:12 still open 6 5 0.20"
 
 

@@ -39,8 +39,8 @@ def kinds(text: str) -> set[str]:
 
 
 def test_hostile_names_add_nothing_to_what_markdown_reads() -> None:
-    hostile = report_markdown.render(build_page(nights.hostile()))
-    assert kinds(hostile) == kinds(report_markdown.render(build_page(nights.full())))
+    hostile = report_markdown.render_markdown(build_page(nights.hostile()))
+    assert kinds(hostile) == kinds(report_markdown.render_markdown(build_page(nights.full())))
     assert kinds(hostile) & {"html_block", "html_inline", "link_open", "image"} == set()
     shown = [child.content for token in READER.parse(hostile) for child in token.children or ()]
     assert visible(nights.HOSTILE) in shown
@@ -48,7 +48,7 @@ def test_hostile_names_add_nothing_to_what_markdown_reads() -> None:
 
 def test_every_row_of_a_table_has_all_its_cells() -> None:
     for report, expected in ((nights.full(), 23), (nights.hostile(), 23), (nights.own(nights.HOSTILE), 13)):
-        rendered = READER.render(report_markdown.render(build_page(report)))
+        rendered = READER.render(report_markdown.render_markdown(build_page(report)))
         tables = [table.split("</table>")[0] for table in rendered.split("<table>")[1:]]
         assert len(tables) == expected
         for table in tables:
@@ -111,7 +111,7 @@ def test_a_night_without_failures_still_gives_a_file() -> None:
 
 @pytest.mark.parametrize("name", NIGHTS)
 def test_json_is_as_its_schema_says_and_gives_the_report_back(name: str) -> None:
-    text = report_json.render(NIGHTS[name], made_by="slurmwrap 1")
+    text = report_json.render_json(NIGHTS[name], made_by="slurmwrap 1")
     plain = json.loads(text)
     Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8"))).validate(plain)
     assert text.isascii()

@@ -15,7 +15,7 @@ from slurmwrap.report.job_report.job_report_text import format_job_report
 from slurmwrap.report.job_report.timeline import build_timeline
 from slurmwrap.report.night_report import Queueing, WaitedLongest
 from slurmwrap.report.queue_wait import compute_queueing, format_wait
-from slurmwrap.report.report_text import render
+from slurmwrap.report.report_text import render_text
 
 KEY = RunKey(cluster="lab", job_id=81, submit_time=100)
 DELAY = QueueDelay(
@@ -87,7 +87,7 @@ def test_the_report_has_mean_p95_gpu_hours_and_who_waited_longest() -> None:
 
 def test_the_page_shows_it() -> None:
     page = night_of(delays=(DELAY,), since=0.0, until=900.0)
-    _, _, section = render(build_page(page, UTC)).partition("WAITING AND LOCALITY\n")
+    _, _, section = render_text(build_page(page, UTC)).partition("WAITING AND LOCALITY\n")
     assert [" ".join(line.split()) for line in section.splitlines()] == [
         "1 run of gsub's jobs waited, 0.80 GPU-hours together.",
         "",

@@ -16,12 +16,12 @@ from slurmwrap.cli.terminal import paint
 from slurmwrap.model.blocked_input import BlockedInput
 from slurmwrap.report.headline import build_page
 from slurmwrap.report.night_report import Blocked, Counted, Estimate, NightReport
-from slurmwrap.report.report_text import render
+from slurmwrap.report.report_text import render_text
 from slurmwrap.report.text_format import visible, width
 
 
 def page(report: NightReport, zone: Any = UTC) -> str:
-    return render(build_page(report, zone))
+    return render_text(build_page(report, zone))
 
 
 def golden(path: Path, text: str) -> str:
@@ -91,6 +91,6 @@ def test_effective_training_time_is_told_where_jobs_counted_steps() -> None:
 
 
 def test_colour_changes_nothing_but_the_colour() -> None:
-    painted = render(build_page(nights.full()), paint)
+    painted = render_text(build_page(nights.full()), paint)
     assert "\033[1mWHAT TO DO\033[0m" in painted
     assert re.sub("\033\\[[0-9]+m", "", painted) == page(nights.full())

@@ -26,7 +26,7 @@ State = Annotated[
 NodeState = Annotated[
     str | None, typer.Option("--node-state-dir", metavar="DIR", help="root's own on each node; %n: its name.")
 ]
-Config = Annotated[str | None, typer.Option("--config", metavar="FILE", help="The site's configuration.")]
+ConfigFile = Annotated[str | None, typer.Option("--config", metavar="FILE", help="The site's configuration.")]
 Units = Annotated[str | None, typer.Option("--unit-dir", metavar="DIR", help="Of systemd's units.")]
 Command = Annotated[
     str | None, typer.Option("--command", metavar="FILE", help="The slurmwrap that the services start.")

@@ -48,21 +48,21 @@ def render_report(report: NightReport, kind: str, zone: tzinfo | None, paint: Pa
     if kind == "json":
         from slurmwrap.report import report_json
 
-        return report_json.render(report, made_by=MADE_BY)
+        return report_json.render_json(report, made_by=MADE_BY)
     page = build_page(report, zone)
     if kind == "html":
         return whole_page(report, page)
     if kind == "md":
         from slurmwrap.report import report_markdown
 
-        return report_markdown.render(page)
+        return report_markdown.render_markdown(page)
     if kind == "csv":
         from slurmwrap.report import report_csv
 
         return report_csv.render_main_file(page)
     from slurmwrap.report import report_text as text
 
-    return text.render(page, paint)
+    return text.render_text(page, paint)
 
 
 def whole_page(report: NightReport, page: Page) -> str:
@@ -143,7 +143,7 @@ def send_report(report: NightReport, page: Page, to: Sequence[str], config: Conf
     Mailer(server=config.mail.server, sender=config.mail.sender).send(
         to,
         f"slurmwrap, {page.whose}: {page.verdict.sentence}",
-        text.render(page),
+        text.render_text(page),
         html=report_html.mail(page, made_by=MADE_BY),
         attached=(Attachment(name=f"night-{page.day}.html", subtype="html", text=whole_page(report, page)),),
     )

@@ -40,8 +40,8 @@ def check_launcher_options(started: Sequence[StartedProgram], desk: StaticContex
         words = one.entry.whole if one.entry is not None else ()
         if words and os.path.basename(words[0]) == "srun":  # noqa: PTH119
             options = (name for name, _ in parse_srun(words[1:]).options if len(name) > 1)
-            yield from _make_findings(options, known, "srun", one, desk)
-        yield from _make_findings(_list_launcher_names(words), _list_known_options(words), "the launcher", one, desk)
+            yield from _make_option_findings(options, known, "srun", one, desk)
+        yield from _make_option_findings(_list_launcher_names(words), _list_known_options(words), "the launcher", one, desk)
 
 
 _ALWAYS_KNOWN = ("list", "none", "openmpi")  # openmpi: slurmd's old name for none, which the list leaves out
@@ -115,7 +115,7 @@ def _list_known_options(words: Sequence[str]) -> frozenset[str]:
     return slurmwrap_launch.FLAGS[found[0]] | slurmwrap_launch.DROPPED[found[0]] | slurmwrap_launch.KEPT
 
 
-def _make_findings(
+def _make_option_findings(
     names: Iterator[str] | list[str], known: frozenset[str], program: str, one: StartedProgram, desk: StaticContext
 ) -> Iterator[Finding]:
     for name in names:

@@ -28,7 +28,7 @@ def check_output_directories(request: JobRequest, desk: StaticContext) -> Iterat
                 folders.add(folder)
                 yield from _check_slurm_output(setting, option, folder, desk)
     if (chdir := request.setting("chdir")) is not None and not Path(request.chdir).is_dir():
-        yield _make_finding(
+        yield _make_directory_finding(
             chdir,
             f"--chdir {request.chdir}: no such directory",
             "correct the path, or make it first",
@@ -57,13 +57,13 @@ def _check_slurm_output(setting: SbatchSetting, option: str, folder: str, desk: 
         return
     if not there:
         message = f"--{option} {setting.value}: there is no directory {folder}; the job would fail and write no output"
-        yield _make_finding(setting, message, f"mkdir -p {folder}", desk, folder)
+        yield _make_directory_finding(setting, message, f"mkdir -p {folder}", desk, folder)
     elif not os.access(folder, os.W_OK | os.X_OK):
         message = f"--{option} {setting.value}: you may not write in {folder}; the job would fail and write no output"
-        yield _make_finding(setting, message, "choose another directory", desk, folder, category="permission_error")
+        yield _make_directory_finding(setting, message, "choose another directory", desk, folder, category="permission_error")
 
 
-def _make_finding(
+def _make_directory_finding(
     setting: SbatchSetting, message: str, fix: str, desk: StaticContext, path: str, category: str = "incorrect_inputs"
 ) -> Finding:
     return Finding(
