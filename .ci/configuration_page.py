@@ -9,7 +9,7 @@ from pathlib import Path
 
 from between import between
 
-from slurmwrap.config.config_pages import format_reference
+from slurmwrap.config.config_keys import format_reference
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 BEGIN, END = "<!-- keys -->", "<!-- end of keys -->"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from slurmwrap.report.night_report import NightReport
-from slurmwrap.report.report_json import SCHEMA
+from slurmwrap.report.report_formats import SCHEMA
 
 PAGE = Path(__file__).parent.parent / "docs" / "schemas" / "report.schema.json"
 _PLAIN = {int: "integer", float: "number", str: "string", bool: "boolean", types.NoneType: "null"}

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from slurmwrap.cli.record_access import RecordSource
-from slurmwrap.cli.report.report_data import build_report_of_night
-from slurmwrap.cli.report.report_output import render_report
+from slurmwrap.cli.report import build_report_of_night, render_report
 from slurmwrap.config import Config
 
 HERE = Path(__file__).resolve().parent.parent

@@ -22,8 +22,8 @@ from pathlib import Path
 from statistics import median
 
 from slurmwrap.model.cpu_curve import curve_of, least_cpus
-from slurmwrap.model.measurement import Measurement
-from slurmwrap.prerun.trial import step_files
+from slurmwrap.model.resource_profile import Measurement
+from slurmwrap.prerun.trial import step_detection
 from slurmwrap.prerun.trial.supervisor import run_trial
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
 from slurmwrap.profiling.cpu_interpolation import predict
@@ -103,7 +103,7 @@ def restarts(folder: Path, job: list[str], cpus: list[int], options: argparse.Na
 def restarted(folder: Path, job: list[str], cpus: list[int], window_s: float) -> float:
     """One start on `cpus`, warmed up, then measured for `window_s`."""
     with tempfile.TemporaryDirectory(dir=folder) as step_dir:
-        inject = str(Path(step_files.__file__).parents[1] / "inject")
+        inject = str(Path(step_detection.__file__).parents[1] / "inject")
         environ = {**os.environ, "SLURMWRAP_STEP_DIR": step_dir, "PYTHONPATH": inject}
         argv = [
             "taskset",
@@ -125,8 +125,8 @@ def restarted(folder: Path, job: list[str], cpus: list[int], window_s: float) ->
     return (last.count - first.count) / (last.last - first.last)
 
 
-def _reach(process: subprocess.Popen[bytes], step_dir: str, there) -> step_files.StepReading:  # type: ignore[no-untyped-def]
-    while not there(reading := step_files.read_steps(step_dir)):
+def _reach(process: subprocess.Popen[bytes], step_dir: str, there) -> step_detection.StepReading:  # type: ignore[no-untyped-def]
+    while not there(reading := step_detection.read_steps(step_dir)):
         if process.poll() is not None:
             raise SystemExit("the job ended by itself")
         time.sleep(0.05)

@@ -24,9 +24,9 @@ from statistics import fmean, stdev
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from slurmwrap.profiling.synergy_matrices import parse_profiles
+from slurmwrap.cli.profile.profile_files import parse_profiles
 from slurmwrap.sim.run_simulation import Simulation, run_simulation
-from slurmwrap.sim.sim_cluster import servers_of
+from slurmwrap.sim.sim_job import servers_of
 from slurmwrap.sim.trace.synergy_loads import GPU_DEMANDS, RUN_TIMES, generate_load
 
 PROFILES = Path(__file__).resolve().parents[1] / "tests" / "data" / "profiles" / "synergy_profiles.csv"
@@ -236,7 +236,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--gpu-demand", choices=GPU_DEMANDS, default="single")
     parser.add_argument("--run-times", choices=RUN_TIMES, default="small")
     parser.add_argument("--servers", default="4x8x24x500", help="how many, x GPUs x CPUs x GB of each")
-    parser.add_argument("--strict-order", action="store_true", help="no critical job goes first (sim/critical.py)")
+    parser.add_argument(
+        "--strict-order", action="store_true", help="no critical job goes first (sim/engines/rounds_engine.py)"
+    )
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()

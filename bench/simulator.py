@@ -26,7 +26,7 @@ from typing import Any
 from simulation import chart, prefixes
 from simulation.child import ROOT, ran, simulated
 
-from slurmwrap.sim.queue.policy_registry import POLICIES
+from slurmwrap.sim.queue_policies import POLICIES
 from slurmwrap.sim.run_simulation import MODES
 from slurmwrap.sim.synergy_models import ITERATION_S
 from slurmwrap.sim.trace.synergy_loads import generate_load

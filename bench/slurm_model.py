@@ -36,8 +36,7 @@ from replay.records import Run
 from replay.tracefile import DATA
 
 from slurmwrap.sim.engines import SchedulerParams, play_backfill
-from slurmwrap.sim.sim_cluster import servers_of
-from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.sim_job import SimJob, servers_of
 
 NODES, GPUS, CPUS, MEM_GB = 4, 8, 32, 200
 MOST_MAKESPAN, LEAST_RANK = 0.10, 0.9

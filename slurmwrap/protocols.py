@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from slurmwrap.model.evidence import LogTail, RunKey
     from slurmwrap.model.gate_permit import Gate
     from slurmwrap.model.job_record import JobRecord
-    from slurmwrap.model.measurement import Measurement
-    from slurmwrap.model.observation import Observation
+    from slurmwrap.model.observation import Observation, RejectedEntry, SpoolEntry
     from slurmwrap.model.past_failure import PastFailure
+    from slurmwrap.model.resource_profile import Measurement
     from slurmwrap.model.retry_decision import PlannedAction, RetryDecision, Strike
     from slurmwrap.model.run import (
         ActionRecord,
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
         QueueDelay,
         StrikeRecord,
     )
-    from slurmwrap.model.spool_entry import RejectedEntry, SpoolEntry
     from slurmwrap.model.submission import Submission
     from slurmwrap.policy.node_history import NodeHistory, Removal, Repair
 else:

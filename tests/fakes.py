@@ -13,9 +13,8 @@ from slurmwrap.model.gate_permit import Gate
 from slurmwrap.model.hostlist import expand
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.node import Node, Snapshot
-from slurmwrap.model.observation import Observation
+from slurmwrap.model.observation import Observation, RejectedEntry, SpoolEntry
 from slurmwrap.model.run import ActionRecord, JobRun
-from slurmwrap.model.spool_entry import RejectedEntry, SpoolEntry
 from slurmwrap.model.topology import Topology
 from slurmwrap.protocols import Published, SbatchCall, SbatchResult
 

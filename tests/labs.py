@@ -36,7 +36,7 @@ from realslurm import (
 from slurmwrap.errors import LabError
 from slurmwrap.lab import machine
 from slurmwrap.lab.lab_directories import LabDirectories
-from slurmwrap.lab.teardown import down
+from slurmwrap.lab.lab_state import down
 from slurmwrap.sbatch.options import Release
 
 _LOCK = Path(f"/run/slurmwrap-test{WORKER}.lock")

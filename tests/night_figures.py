@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from slurmwrap.cli.record_access import JobRecords
-from slurmwrap.cli.report.report_data import of_records
+from slurmwrap.cli.report import of_records
 from slurmwrap.config import Config
 from slurmwrap.report.build_report import build
 from slurmwrap.report.night_report import NightReport

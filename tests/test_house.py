@@ -22,7 +22,7 @@ HEAVY = {"typer", "click", "rich", "jinja2", "sqlite_utils", "psutil", "pynvml",
 SHELLS = {"os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"}
 MAY_START_PROGRAMS = (
     "gsub/help_output.py",
-    "host/spawn.py",
+    "host/run_command.py",
     "host/line_process.py",
     "prerun/trial/supervisor.py",
     "prerun/trial/helper_process.py",

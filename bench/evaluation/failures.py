@@ -11,9 +11,8 @@ from simulation.child import ROOT
 from evaluation.commands import Command
 from evaluation.tables import block
 from slurmwrap.sim.failures.failure_study import run_failure_study
-from slurmwrap.sim.failures.sensitivity import study_sensitivity
-from slurmwrap.sim.failures.study_output import format_study_markdown, sensitivity_markdown
-from slurmwrap.sim.sim_cluster import servers_of
+from slurmwrap.sim.failures.study_output import format_study_markdown, sensitivity_markdown, study_sensitivity
+from slurmwrap.sim.sim_job import servers_of
 from slurmwrap.sim.trace.read_trace import open_load
 
 TRACE = "tests/data/traces/philly.csv.gz"
@@ -47,7 +46,7 @@ def page(started: Started) -> str:
             "",
             f"How much hangs on what is taken for granted: the same study of {FEWER_JOBS:,} jobs from the middle, "
             f"{FEWER_SEEDS} seeds, one thing changed at a time; GPU-hours. No flag of the command changes these: "
-            "bench/evaluation/failures.py asks slurmwrap.sim.failures.sensitivity.",
+            "bench/evaluation/failures.py asks slurmwrap.sim.failures.study_output.",
             "",
             started.variants.result().rstrip(),
         ]

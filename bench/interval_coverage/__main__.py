@@ -2,7 +2,7 @@
 
     python bench/interval_coverage              some minutes: the table of docs/report.md
     python bench/interval_coverage --quick      a tenth of the periods
-    python bench/interval_coverage --table      the critical values of slurmwrap/report/skewed_interval.py anew
+    python bench/interval_coverage --table      the critical values of slurmwrap/report/confidence_interval.py anew
 
 Seeded: the same figures each time. Needs numpy.
 """

@@ -1,4 +1,4 @@
-"""The critical values of slurmwrap/report/skewed_interval.py, by simulation: `python bench/interval_coverage --table`.
+"""Critical values of slurmwrap/report/confidence_interval.py, by simulation (`python bench/interval_coverage --table`).
 
 Of log-normal cases Student's t has a distribution that depends on their number and on sigma alone. Sigma is not known
 either: taken is every sigma from 0 to MOST with equal chance, and t's quantiles among those samples whose own standard

@@ -18,8 +18,8 @@ from slurmwrap.report.confidence_interval import (
     put_together,
     scale_interval,
 )
-from slurmwrap.report.holdout_figures import compute_holdout
 from slurmwrap.report.report_inputs import Caught, Drawn, Figures
+from slurmwrap.report.savings import compute_holdout
 
 WAYS = ("Student's t", "BCa", "as log-normal", "before", "now")
 Trial = tuple[float, Mapping[str, Interval | None]]  # the truth, and the interval of each way

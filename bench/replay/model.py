@@ -20,16 +20,15 @@ from statistics import fmean, geometric_mean
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from replay.tracefile import MATRICES, STATIC100, read_trace
+from slurmwrap.cli.profile.profile_files import parse_profiles
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.placement.allocate import allocate
 from slurmwrap.placement.demand import Allocation, GradedSettings, JobDemand, Server, SpeedPoint
-from slurmwrap.profiling.synergy_matrices import parse_profiles
 from slurmwrap.sim import engines
 from slurmwrap.sim.engines import SchedulerParams
 from slurmwrap.sim.mechanism.mechanism import Mechanism
 from slurmwrap.sim.outcome import SimOutcome
-from slurmwrap.sim.sim_cluster import MIB_PER_GB, servers_of
-from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.sim_job import MIB_PER_GB, SimJob, servers_of
 from slurmwrap.sim.trace import synergy_loads
 
 OPENS_S = 300.0  # all of a static trace's jobs were tuned by then

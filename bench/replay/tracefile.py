@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from slurmwrap.profiling.synergy_matrices import parse_profiles
+from slurmwrap.cli.profile.profile_files import parse_profiles
 from slurmwrap.sim.sim_job import SimJob
 from slurmwrap.sim.trace.read_trace import open_load
 

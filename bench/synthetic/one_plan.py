@@ -20,10 +20,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from slurmwrap.config import Config
 from slurmwrap.model.node import NodeHealth, NodeLoad, Snapshot
 from slurmwrap.model.resource_profile import ResourceProfile
-from slurmwrap.placement.plan_placement import plan
-from slurmwrap.placement.planning_facts import PlanningFacts
+from slurmwrap.placement.plan_placement import PlanningFacts, plan
 from slurmwrap.slurm.scontrol_parser import parse_nodes, parse_partitions, parse_reservations
-from slurmwrap.slurm.topology_parser import parse_topology
+from slurmwrap.slurm.snapshot import parse_topology
 from synthetic.requests import REQUESTS, request
 
 T = TypeVar("T")

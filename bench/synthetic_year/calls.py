@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from slurmwrap.sim.failures import published_rates
+from slurmwrap.sim.failures.assumptions import FailureSettings
 from slurmwrap.sim.failures.draw_failures import FailingJob, draw_failures
-from slurmwrap.sim.failures.failure_settings import FailureSettings
 from slurmwrap.sim.sim_job import SimJob
 from synthetic_year.site import GPUS_PER_NODE, Site, User
 

@@ -8,7 +8,7 @@ from math import ceil
 
 from slurmwrap.fast_dataclasses import replace as changed
 from slurmwrap.model.evidence import Diagnosis, RunKey
-from slurmwrap.model.measurement import Measurement
+from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.model.run import JobRun
 from slurmwrap.model.submission import Submission
 from slurmwrap.sbatch.request import CpuUnit, GpuUnit, MemUnit, ResourceShape

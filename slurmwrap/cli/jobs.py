@@ -13,9 +13,9 @@ from typing import Annotated, Any
 import typer
 
 from slurmwrap.cli import list_options, terminal
-from slurmwrap.cli.cluster_of_job import find_records_of_cluster
 from slurmwrap.cli.record_access import RecordSource, place_of
 from slurmwrap.cli.run_queries import Jobs, find_jobs
+from slurmwrap.cli.slurm_lookup import find_records_of_cluster
 from slurmwrap.cli.why import account, checked, note, plain_story, say_notes, story_of_job
 from slurmwrap.config import load
 from slurmwrap.errors import RefusedError, UsageError
@@ -26,7 +26,7 @@ from slurmwrap.report.job_report.job_report_text import format_job_report
 from slurmwrap.report.job_report.next_step import find_next_step
 from slurmwrap.report.job_report.timeline import build_timeline, list_tasks
 from slurmwrap.report.job_rows import describe_stored_records, format_job_table, list_fields
-from slurmwrap.report.text_style import TextStyle
+from slurmwrap.report.text_format import TextStyle
 from slurmwrap.store.database import Database
 from slurmwrap.store.serialize import to_json_dict
 

@@ -5,17 +5,18 @@ Root and SlurmUser see the whole history in the site's database; anybody else wh
 
 from __future__ import annotations
 
+import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import tzinfo
 from typing import Annotated, Any
 
 import typer
 
 from slurmwrap.cli import list_options, terminal
-from slurmwrap.cli.node_score_table import sum_lines
 from slurmwrap.cli.record_access import RecordSource, place_of
-from slurmwrap.config import Config, load
+from slurmwrap.config import Config, Nodes, load
 from slurmwrap.errors import RefusedError, SlurmError, UsageError
 from slurmwrap.fast_dataclasses import asdict, dataclass
 from slurmwrap.model.action import SlurmAction, Verb
@@ -23,13 +24,129 @@ from slurmwrap.model.hostlist import fold
 from slurmwrap.model.node import Node, NodeHealth
 from slurmwrap.model.retry_decision import PlannedAction
 from slurmwrap.policy.node_history import CLEARED, REPAIRED, NodeHistory, Repair
-from slurmwrap.policy.node_score import NodeScore, compute_node_scores
+from slurmwrap.policy.node_score import NodeScore, ScoreTerm, compute_node_scores
 from slurmwrap.policy.strikes import NodeStatus, standings
 from slurmwrap.report import text_format
-from slurmwrap.report.fold_rows import group_alike
+from slurmwrap.report.fold_rows import fold_jobs, group_alike
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store.database import Database
-from slurmwrap.store.published import read_published
+from slurmwrap.store.published import FAULTS, PERMIT, read_published, read_trusted
+
+
+def describe_gate(
+    place: str, trusted: Collection[int], zone: tzinfo | None, now: float
+) -> tuple[list[dict[str, Any]], str]:
+    """A row for each standing fault, and the same for people with the permit above; nothing where nothing is told."""
+    permit, faults = _read_published(place, PERMIT, trusted), _read_published(place, FAULTS, trusted)
+    if not permit:
+        return [], "The gate is told nothing: the rule 'gate' is in observe mode, or no site is configured."
+    until, allowed = float(permit.get("until", 0)), bool(permit.get("allowed"))
+    stands = [f for f in faults.get("faults", []) if isinstance(f, dict)]
+    rows = [{**fault, "allowed": allowed, "until": until} for fault in stands]
+    return rows, "\n".join([_describe_permit(allowed, until, zone, now), *_format_table(stands, zone)])
+
+
+def _describe_permit(allowed: bool, until: float, zone: tzinfo | None, now: float) -> str:
+    if until < now:
+        ended = text_format.moment(until, zone)
+        return f"The permit ended {ended}: the gate refuses nothing (is the reconciler running?)."
+    what = "may refuse" if allowed else "may not refuse (rule 'gate' is not in act mode, or the cap is used up)"
+    return f"Until {text_format.moment(until, zone)} the gate {what}."
+
+
+def _format_table(stands: list[dict[str, Any]], zone: tzinfo | None) -> list[str]:
+    from slurmwrap.model.hostlist import fold
+
+    if not stands:
+        return ["No fault stands."]
+    rows = [
+        [fold(text_format.in_order(str(f["node"]) for f in group)), str(group[0]["cause"]), _format_since(group, zone)]
+        for group in group_alike(stands, lambda fault: fault.get("cause"))
+    ]
+    return [text_format.table(("~node", "cause", "since"), rows, indent=0)]
+
+
+def _format_since(group: Collection[dict[str, Any]], zone: tzinfo | None) -> str:
+    return text_format.moment(min(float(fault["since"]) for fault in group), zone)[5:]
+
+
+def _read_published(place: str, name: str, trusted: Collection[int]) -> dict[str, Any]:
+    content = read_trusted(place, name, trusted) if place else None
+    try:
+        plain = json.loads(content) if content is not None else {}
+    except ValueError:
+        return {}
+    return plain if isinstance(plain, dict) else {}
+
+
+_GRADES = {"share": "perhaps"}  # other grades are shown by their names
+_JOBS = 60  # characters of the jobs that one line names
+
+
+def sum_lines(score: NodeScore, nodes: Nodes, verbose: bool) -> Iterator[str]:
+    """What it ran, each fault with its weight, the quotient, what does not count, and what people said."""
+    zone = terminal.local_zone()
+    yield f"  ran      {text_format.count(score.runs, 'run')}, {score.hours:,.1f} h in {nodes.window_days:g} days"
+    yield "  sum"
+    yield from _format_terms([term for term in score.terms if term.weight], verbose)
+    yield f"    {score.weight:6.2f}  against {score.expected:.2f} that the rest of the fleet would have shown"
+    yield (
+        f"    ({score.prior:.1f} + {score.weight:.2f}) / ({score.prior:.1f} + {score.expected:.2f})"
+        f" = {score.ratio:.1f} times the fleet's rate"
+    )
+    yield f"    suspect from {nodes.suspect_ratio:g}, lemon from {nodes.lemon_ratio:g}; {score.why}"
+    void = [term for term in score.terms if not term.weight]
+    if void:
+        yield "  does not count"
+        yield from _format_terms(void, verbose)
+    if score.repairs:
+        yield "  marks"
+    for mark in score.repairs:
+        note = f": {text_format.visible(mark.note)}" if mark.note else ""
+        yield f"    {text_format.moment(mark.at, zone)}  {mark.kind} by {text_format.visible(mark.who)}{note}"
+
+
+def _format_terms(terms: Iterable[ScoreTerm], verbose: bool) -> Iterator[str]:
+    groups = [(term,) for term in terms] if verbose else group_alike(terms, _make_fold_key)
+    for group in groups:
+        yield _format_line(group)
+
+
+def _make_fold_key(term: ScoreTerm) -> tuple[object, ...]:
+    return (term.kind, term.grade, term.weight, term.text, term.gpu, term.note, term.why_not)
+
+
+def _format_line(group: Sequence[ScoreTerm]) -> str:
+    """One fault, or several that are alike: their sum, how many, the newest's date and all jobs."""
+    term = max(group, key=lambda one: one.at)
+    total = sum(one.weight for one in group)
+    weight = f"{total:+6.2f}" if term.weight else "     -"
+    kind = ", ".join(dict.fromkeys((term.kind.replace("_", " "), _GRADES.get(term.grade, term.grade))))
+    times = f"{len(group)} x " if len(group) > 1 else ""
+    why = "; ".join(part for part in (term.note, term.why_not) if part)
+    parts = [
+        text_format.moment(term.at, terminal.local_zone()),
+        f"{times}{kind}",
+        _format_jobs(group),
+        f"({text_format.visible(why)})" if why else "",
+    ]
+    text = f"\n            {text_format.fit(term.text, terminal.columns() - 12)}" if term.text else ""
+    return f"    {weight}  {'  '.join(part for part in parts if part)}{text}"
+
+
+def _format_jobs(group: Sequence[ScoreTerm]) -> str:
+    ids = list(dict.fromkeys(term.job_id for term in group if term.job_id))
+    if not ids:
+        return ""
+    users = list(dict.fromkeys(_format_user(term.uid) for term in group if term.job_id))
+    of = users[0] if len(users) == 1 else f"{len(users)} users"
+    named = text_format.fit(fold_jobs(map(str, ids)), _JOBS)
+    return f"{'job' if len(ids) == 1 else 'jobs'} {named} of {of}"
+
+
+def _format_user(uid: int) -> str:
+    return list_options.user_name(uid) if uid >= 0 else "an unknown user"
+
 
 _MOST = 1000  # nodes that one call marks
 _NOTHING = "nothing is known against it"
@@ -140,7 +257,6 @@ def gate(as_json: list_options.AsJson = False) -> None:
 
     Only where site.published is configured. `clear` and `repaired` take a node's fault away with the next pass.
     """
-    from slurmwrap.cli.gate_status import describe_gate
 
     place = load(os.environ).site.published
     rows, text = describe_gate(place, _get_record_source().trusted, terminal.local_zone(), time.time())

@@ -3,27 +3,258 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import time
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from slurmwrap.cli import list_options, terminal
-from slurmwrap.cli.prerun_page import changes_of, format_prerun, format_preruns, output_of, plain_row
-from slurmwrap.cli.prerun_rows import PrerunRow, rows_of
 from slurmwrap.cli.record_access import about_job, place_of
 from slurmwrap.config import find_user_state_dir, load
 from slurmwrap.console import Console
-from slurmwrap.errors import SlurmwrapError, UsageError
-from slurmwrap.gsub.follow_prerun import follow
+from slurmwrap.errors import SlurmError, SlurmwrapError, UsageError
+from slurmwrap.fast_dataclasses import dataclass, replace
+from slurmwrap.gsub.follow_prerun import (
+    LIVE,
+    describe,
+    follow,
+    read_progress,
+    read_verdict,
+    read_wanted_steps,
+    take_prerun_snapshot,
+)
+from slurmwrap.gsub.prerun_sharing import ATTACHED, GONE
 from slurmwrap.gsub.submit_context import SubmitContext
-from slurmwrap.model.verdict import Outcome
+from slurmwrap.gsub.verdict_output import verdict_to_json_dict
+from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.policy.run_filter import RunFilter
+from slurmwrap.prerun.trial.trial_spec import TrialSpec, spec_from_json
+from slurmwrap.prerun.verdict.failed_commands import describe_failed_commands
 from slurmwrap.report import text_format
+from slurmwrap.report.fold_rows import group_alike, label
+from slurmwrap.report.job_report.cited_lines import format_citations
+from slurmwrap.report.job_report.job_report_text import Paint
+from slurmwrap.report.text_format import TextStyle
+from slurmwrap.store.prerun_registry import JOB, PrerunRegistry, read_number
 from slurmwrap.store.user_state_files import UserState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrerunRow:
+    """One pre-run. `state`: "pass", "fail", "inconclusive"; Slurm's own in lower case while it lives; "attached" while
+    its job waits for another one's; "lost" when it, or the job that waited, ended without a verdict; "unknown" when
+    Slurm cannot be asked."""
+
+    directory: Path
+    spec: TrialSpec
+    at: float  # when it was submitted, Unix seconds
+    state: str
+    verdict: Verdict | None = None
+    prerun_job: int | None = None  # of an attached one: the pre-run that it waits for
+    attached: bool = False
+
+    @property
+    def real_job(self) -> int | None:
+        """The job that waits, or waited, for it; None for --prerun=wait and only."""
+        return int(self.spec.real_job) if self.spec.real_job else None
+
+
+def rows_of(desk: SubmitContext) -> tuple[PrerunRow, ...]:
+    """All that left files, newest first."""
+    flights = desk.flights or PrerunRegistry(find_user_state_dir(os.environ))
+    found = [row for path in flights.trials() if (row := _read_row(path))]
+    if any(row.state == "" for row in found):
+        word = _slurms_word(desk)
+        found = [_with_state(row, word) for row in found]
+    return tuple(sorted(found, key=lambda row: row.at, reverse=True))
+
+
+def _read_row(directory: Path) -> PrerunRow | None:
+    """What its files say; `state` "" where Slurm has to be asked."""
+    try:
+        spec = spec_from_json(json.loads((directory / "spec.json").read_bytes()))
+        at = (directory / "spec.json").stat().st_mtime
+    except (OSError, ValueError, TypeError):
+        return None  # its gsub was killed while it wrote
+    verdict = read_verdict(directory)
+    host = read_number(directory / ATTACHED)
+    state = verdict.outcome.value if verdict else "lost" if (directory / GONE).exists() else ""
+    return PrerunRow(
+        directory=directory,
+        spec=spec,
+        at=at,
+        state=state,
+        verdict=verdict,
+        prerun_job=host if host is not None else read_number(directory / JOB),
+        attached=host is not None,
+    )
+
+
+def _slurms_word(desk: SubmitContext) -> Callable[[int | None, str], str]:
+    """(job id, cluster) -> Slurm's state of it, "" for one that it does not know; asked once, of this cluster."""
+    try:
+        records, here = desk.slurm.jobs(desk.user), desk.cluster
+    except SlurmError as error:
+        desk.say(f"how they stand now is not known: {error}")
+        return lambda job, cluster: "UNKNOWN"
+    tasks = {record.array_job_id: record.state for record in records if record.array_job_id is not None}
+    waiting = {record.array_job_id: record.state for record in records if record.array_job_id and record.pending}
+    known = {**tasks, **{record.job_id: record.state for record in records}, **waiting}  # an array waits as a task does
+    return lambda job, cluster: known.get(job or -1, "") if cluster in ("", here) else "UNKNOWN"
+
+
+def _with_state(row: PrerunRow, word: Callable[[int | None, str], str]) -> PrerunRow:
+    """Of one without a verdict. A job that attached has none to come when it, or that pre-run, is gone."""
+    if row.state:
+        return row
+    state, cluster = word(row.prerun_job, row.spec.cluster), row.spec.cluster
+    if state == "UNKNOWN":
+        return replace(row, state="unknown")
+    if not row.attached:
+        return replace(row, state=state.lower() if state in LIVE else "lost")
+    submitted = state in LIVE or not row.prerun_job  # 0: that pre-run is being submitted
+    return replace(row, state="attached" if submitted and word(row.real_job, cluster) == "PENDING" else "lost")
+
+
+_TAIL_LINES = 12
+
+
+def format_preruns(
+    rows: Sequence[PrerunRow], now: float, limit: int | None = None, *, columns: int = text_format.WIDTH
+) -> tuple[str, int]:
+    """One line per pre-run, those of one script that ended alike on one; and how many are left out."""
+    if not rows:
+        return "No pre-run.", 0
+    head = (">job", ">pre-run", "~script", "state", ">steps", ">took", ">age", "~reason")
+    groups = group_alike(rows, _make_fold_key)
+    lines = [_list_cells(group, now) for group in groups[:limit]]
+    note = "\n* waited for the pre-run of an earlier job" if any(row.attached for row in rows) else ""
+    left = sum(map(len, groups[len(lines) :]))
+    return text_format.table(head, lines, indent=0, columns=columns) + note, left
+
+
+def _make_fold_key(row: PrerunRow) -> tuple[object, ...]:
+    """A sweep's pre-runs: one script, one end."""
+    told = (row.verdict.category, row.verdict.reason) if row.verdict else ()
+    own = () if row.verdict or row.attached else (row.directory,)
+    return (row.spec.script_name, row.state, told, row.attached, *own)
+
+
+def _list_cells(group: Sequence[PrerunRow], now: float) -> list[str]:
+    row = group[0]
+    steps = [one.verdict.steps for one in group if one.verdict]
+    took = [one.verdict.seconds for one in group if one.verdict]
+    jobs = [str(one.real_job) for one in group if one.real_job]
+    return [
+        label(jobs) if jobs else "-",
+        f"{row.prerun_job or '-'}{'*' * row.attached}",
+        Path(row.spec.script_name).name,
+        row.state,
+        str(max(steps)) if steps else "",
+        text_format.duration(max(took)) if took else "",
+        text_format.duration(max(0.0, now - row.at)),
+        row.verdict.reason if row.verdict else "",
+    ]
+
+
+def format_prerun(row: PrerunRow, changes: list[Mapping[str, Any]], paint: Paint, now: float) -> str:
+    """Everything about one pre-run, 80 columns wide where the text is ours."""
+    head = f"PRE-RUN {row.prerun_job or ''} of {text_format.visible(row.spec.script_name)}"
+    if row.real_job is not None:
+        head += f", for job {row.real_job} ({text_format.count(row.spec.gpus, 'GPU')})"
+    style = {"pass": "green", "fail": "red"}.get(row.state, "yellow")
+    lines = [
+        paint(head, "bold"),
+        "  " + paint(row.state, style) + f", submitted {text_format.duration(now - row.at)} ago",
+    ]
+    if row.attached:
+        lines.append("  it waited for the pre-run of an earlier job of the same script and code")
+    if row.verdict is not None:
+        lines += _verdict_lines(row.verdict)
+    elif row.state in ("running", "completing"):
+        lines.append(
+            "  "
+            + describe(
+                take_prerun_snapshot(
+                    row.state.upper(), "", 0.0, read_progress(row.directory), read_wanted_steps(row.directory)
+                )
+            )
+        )
+    if changes:
+        lines += ["", paint("WHAT IT DID", "bold")]
+        lines += [text_format.wrapped(_format_change(change), indent="  ", hanging="    ") for change in changes]
+    if output := output_of(row):
+        lines += ["", paint("ITS OUTPUT ENDS", "bold"), *(f"  | {text_format.visible(line)}" for line in output)]
+    lines += ["", f"  files  {text_format.visible(str(row.directory))}"]
+    if row.verdict is None and row.prerun_job is not None and row.state not in ("lost", "unknown"):
+        lines.append(f"  follow  slurmwrap prerun show {row.real_job or row.prerun_job} --follow")
+    return "\n".join(lines)
+
+
+def _verdict_lines(verdict: Verdict) -> list[str]:
+    steps = f", {text_format.count(verdict.steps, 'step')}" if verdict.steps else ""
+    category = f"{verdict.category}: " if verdict.category else ""
+    lines = [
+        f"  after {text_format.duration(verdict.seconds)}{steps}, decided by layer {verdict.layer}",
+        text_format.wrapped(f"{category}{verdict.reason}", indent="  ", hanging="    "),
+    ]
+    for sentence in describe_failed_commands(verdict.failed_commands, passed=verdict.outcome is Outcome.PASS):
+        lines.append(text_format.wrapped(sentence, indent="  ", hanging="    "))
+    for finding in verdict.findings:
+        place = f"{finding.file}:{finding.line} " if finding.line else f"{finding.file} ".lstrip()
+        fix = f" ({finding.fix})" if finding.fix else ""
+        text = f"{finding.severity.value}: {place}{finding.message}{fix}"
+        lines.append(text_format.wrapped(text, indent="  ", hanging="    "))
+    return [*lines, *format_citations(verdict.evidence, TextStyle(columns=terminal.columns()))]
+
+
+def _format_change(change: Mapping[str, Any]) -> str:
+    asked = f"{change.get('option')}={change.get('new')}" if change.get("option") else ""
+    refused = f"; Slurm refused: {change['error']}" if change.get("error") else ""
+    return f"{change.get('verb')} {change.get('target')} {asked}".rstrip() + f" ({change.get('reason')}){refused}"
+
+
+def changes_of(row: PrerunRow) -> list[Mapping[str, Any]]:
+    """What was asked of Slurm for the waiting job; empty where that is not known any more."""
+    try:
+        known = about_job(place_of(load(os.environ), os.environ, os.geteuid()), str(row.real_job or row.prerun_job))
+    except SlurmwrapError:
+        return []
+    mine = [p for p in known.preruns if p.job_id == row.real_job and p.changes]
+    return list(max(mine, key=lambda p: p.at).changes) if mine else []
+
+
+def output_of(row: PrerunRow) -> list[str]:
+    """The last lines of what the script printed."""
+    from slurmwrap.prerun.trial.supervisor import read_tail
+
+    if not Path(row.spec.output).is_file():
+        return []
+    return read_tail(row.spec.output).text.replace("\r", "\n").rstrip().splitlines()[-_TAIL_LINES:]
+
+
+def plain_row(row: PrerunRow) -> dict[str, Any]:
+    about = {
+        "job_id": row.real_job,
+        "prerun_job_id": row.prerun_job,
+        "attached": row.attached,
+        "state": row.state,
+        "script": row.spec.script_name,
+        "args": list(row.spec.args),
+        "mode": row.spec.mode,
+        "gpus": row.spec.gpus,
+        "fingerprint": row.spec.fingerprint,
+        "at": row.at,
+        "directory": str(row.directory),
+        "progress": read_progress(row.directory) or None,
+    }
+    return {**about, **(verdict_to_json_dict(row.verdict) if row.verdict else {"verdict": None})}
+
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -7,16 +7,18 @@ import pwd
 import signal
 import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
+from shutil import disk_usage
 from typing import Annotated
 
 import typer
 
 from slurmwrap import config as configuration
-from slurmwrap.cli.reconcile_maintenance import Housekeeping
+from slurmwrap.cli.metrics import Round
 from slurmwrap.config import Config
 from slurmwrap.console import Console
-from slurmwrap.errors import UsageError
+from slurmwrap.errors import SlurmwrapError, StoreError, UsageError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.gsub.prefetch import make_slurm_commands
 from slurmwrap.host.lock import hold_exclusive_lock
@@ -26,8 +28,70 @@ from slurmwrap.reconcile import watch as watch_slurm
 from slurmwrap.reconcile.event_log import Event, EventKind, EventLog
 from slurmwrap.reconcile.wire_adapters import site_edges, user_edges
 from slurmwrap.slurm.adapter import choose
+from slurmwrap.store import retention
 from slurmwrap.store.database import Database
 from slurmwrap.store.user_state_files import DATABASE
+
+PRUNE_EVERY_S = 3600.0
+PRUNE_FOR_S = 5.0  # of one go: what is left waits for the next
+_REWRITE_EVERY_S = 7 * 86_400.0
+_NIGHT = range(1, 5)  # hours, local time
+
+
+class Housekeeping:
+    """Between passes. `now` is the clock's, Unix seconds."""
+
+    def __init__(self, database: Path, config: Config, *, site: bool, say: Callable[[str], None]) -> None:
+        self._path, self._config, self._site, self._say = database, config, site, say
+        self._pruned_at = self._written_at = float("-inf")
+        self._said: dict[str, str] = {}
+
+    def after(self, summary: PassSummary, now: float) -> None:
+        """One pass has ended."""
+        if not 0 <= now - self._pruned_at < PRUNE_EVERY_S:
+            self._try("prune", lambda: self._prune(now))
+            self._pruned_at = now
+        wanted = self._config.metrics.textfile and self._site
+        if wanted and not 0 <= now - self._written_at < self._config.metrics.every_s:
+            self._try("metrics", lambda: self._write(summary, now))
+            self._written_at = now
+
+    def _try(self, what: str, work: Callable[[], None]) -> None:
+        try:
+            work()
+            self._said.pop(what, None)
+        except (SlurmwrapError, OSError) as error:
+            if self._said.get(what) != str(error):
+                self._say(f"{what}: {error}" + (f" ({error.hint})" if isinstance(error, SlurmwrapError) else ""))
+            self._said[what] = str(error)
+
+    def _prune(self, now: float) -> None:
+        window, kept = self._config.nodes.window_days, self._config.retention
+        retention.prune(self._path, kept, now, window_d=window, short_digests=self._site, for_s=PRUNE_FOR_S)
+        if self._site and datetime.fromtimestamp(now).hour in _NIGHT:
+            self._rewrite(now)
+
+    def _rewrite(self, now: float) -> None:
+        """Once a week, at night: rows that were cut leave pages half empty, and only writing all anew fills them.
+        Readers go on meanwhile; the only writer is this process."""
+        if now - retention.get_rewrite_time(self._path) < _REWRITE_EVERY_S:
+            return
+        size = self._path.stat().st_size
+        if disk_usage(self._path.parent).free < 2 * size:
+            raise StoreError(
+                f"{self._path} cannot be written anew: it takes twice its {size / 1e9:.1f} GB of free space",
+                hint="free some, or set [retention] lower",
+            )
+        retention.rewrite(self._path, now)
+
+    def _write(self, summary: PassSummary, now: float) -> None:
+        from slurmwrap.cli.metrics import collect_families, text_of, write_textfile
+
+        newest = Round(at=now, seconds=summary.took_s, errors=len(summary.errors))
+        with Database.open(self._path, readonly=True) as database:
+            text = text_of(collect_families(database, self._config, now, newest))
+        write_textfile(Path(self._config.metrics.textfile), text)
+
 
 SITE_POLL_S, USER_POLL_S = 15.0, 60.0
 

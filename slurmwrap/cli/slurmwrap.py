@@ -5,14 +5,150 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from typing import Annotated
+from collections.abc import Iterator, MutableMapping
+from importlib import import_module
+from typing import Annotated, Any, NamedTuple
 
 import typer
+from typer.core import TyperGroup
 
 from slurmwrap import __version__
-from slurmwrap.cli.command_groups import Commands
 from slurmwrap.console import Console
 from slurmwrap.errors import SlurmwrapError
+
+
+class CommandSource(NamedTuple):
+    """Where a command is defined: a function, or the `typer.Typer` of a command with commands of its own."""
+
+    module: str
+    attribute: str
+    short_help: str
+
+
+COMMANDS: dict[str, dict[str, CommandSource]] = {
+    "Commands for your jobs": {
+        "watch": CommandSource(
+            "slurmwrap.cli.watch.watch_command",
+            "watch",
+            "A job, live: why it waits, when it may start, how fast it goes.",
+        ),
+        "why": CommandSource("slurmwrap.cli.why", "why", "Tell why a job failed, and what to do now."),
+        "history": CommandSource("slurmwrap.cli.history", "history", "List runs and how they ended, newest first."),
+        "report": CommandSource(
+            "slurmwrap.cli.report",
+            "report",
+            "Sum up what failed, what it cost, what was saved, what to do.",
+        ),
+        "prerun": CommandSource("slurmwrap.cli.prerun", "app", "Your pre-runs: what they found, what they do now."),
+        "profile": CommandSource(
+            "slurmwrap.cli.profile.profile_command", "app", "What your jobs need: CPUs, memory, GPU, speed."
+        ),
+    },
+    "More for users": {
+        "jobs": CommandSource(
+            "slurmwrap.cli.jobs", "app", "What is kept of jobs: runs, decisions, retries used and left."
+        ),
+        "inputs": CommandSource("slurmwrap.cli.inputs", "app", "Input files that are refused until they change."),
+        "classify": CommandSource(
+            "slurmwrap.cli.classify", "classify_command", "Say why a job failed, from its output and its exit."
+        ),
+        "doctor": CommandSource(
+            "slurmwrap.cli.doctor.doctor_command",
+            "doctor",
+            "Check that everything works, and say how to fix what does not.",
+        ),
+        "config": CommandSource("slurmwrap.cli.configuration", "app", "What is configured, and in which file."),
+        "completion": CommandSource(
+            "slurmwrap.cli.completion.completion_command",
+            "completion",
+            "Complete options, partitions, nodes, jobs … of gsub on TAB.",
+        ),
+        "lab": CommandSource("slurmwrap.cli.lab", "app", "A real Slurm of many nodes on this machine."),
+    },
+    "Commands for administrators": {
+        "simulate": CommandSource(
+            "slurmwrap.cli.simulate.simulate_command", "simulate", "Replay a load on a cluster of your choice."
+        ),
+        "whatif": CommandSource(
+            "slurmwrap.cli.whatif.whatif_command",
+            "whatif",
+            "What would slurmwrap have done for your cluster last month?",
+        ),
+        "reconcile": CommandSource(
+            "slurmwrap.cli.reconcile", "reconcile", "Find out why jobs ended, and act by the rules."
+        ),
+        "db": CommandSource("slurmwrap.cli.db", "app", "The database: copy, check, delete from it, read it."),
+        "hooks": CommandSource(
+            "slurmwrap.cli.hooks", "app", "The Prolog, Epilog and EpilogSlurmctld that observe jobs."
+        ),
+        "incidents": CommandSource("slurmwrap.cli.incidents", "app", "One cause that made several jobs fail at once."),
+        "spool": CommandSource("slurmwrap.cli.spool", "app", "What waits for the reconciler, and what it rejected."),
+        "metrics": CommandSource("slurmwrap.cli.metrics", "app", "Figures for Prometheus and Grafana."),
+        "nodes": CommandSource(
+            "slurmwrap.cli.nodes", "app", "Nodes under suspicion, nodes drained by slurmwrap, and why."
+        ),
+    },
+}
+_SOURCES = {name: source for commands in COMMANDS.values() for name, source in commands.items()}
+
+
+def load_command(name: str) -> Any:
+    """Import a command of the table; returns typer's command object. KeyError: the table has no such name."""
+    source = _SOURCES[name]
+    found = getattr(import_module(source.module), source.attribute)
+    parent = typer.Typer(rich_markup_mode=None, callback=lambda: None)  # a callback makes it a group
+    if isinstance(found, typer.Typer):
+        parent.add_typer(found, name=name, short_help=source.short_help)
+    else:
+        parent.command(name, short_help=source.short_help)(found)
+    return typer.main.get_command(parent).commands[name]  # type: ignore[attr-defined]
+
+
+class _LoadedCommands(MutableMapping[str, Any]):
+    """Name → command. One of the table is imported when it is first read; others may be added."""
+
+    def __init__(self, added: MutableMapping[str, Any]) -> None:
+        self._known: dict[str, Any] = dict.fromkeys(_SOURCES) | dict(added)
+
+    def __getitem__(self, name: str) -> Any:
+        if self._known[name] is None:
+            self._known[name] = load_command(name)
+        return self._known[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._known
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        self._known[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
+class Commands(TyperGroup):
+    """The group `slurmwrap`. Its help reports what a researcher needs from what an administrator runs."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = _LoadedCommands(self.commands)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Names in the order of the table."""
+        return list(self.commands)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Writes one list per title, all of the same width; no command is imported for it."""
+        width = max(map(len, _SOURCES))
+        for title, commands in COMMANDS.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:{width}}", source.short_help) for name, source in commands.items()])
+
 
 EX_SOFTWARE, EX_IOERR = 70, 74  # sysexits.h: an internal error; output that cannot be written
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)

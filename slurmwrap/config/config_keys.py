@@ -6,14 +6,269 @@ config_sections.py's records, what is allowed from its bounds. A test holds both
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Any
 
 from slurmwrap.config import NOUNS, make_variable_name
 from slurmwrap.config.config_sections import BOUNDS, CHOICES, Config
-from slurmwrap.config.key_docs import MEANINGS, SECTIONS
 from slurmwrap.fast_dataclasses import dataclass
+
+_G, _R, _S = "gsub", "reconcile", "site"
+
+SECTIONS: Mapping[str, str] = {
+    "": "Above the first [section].",
+    "submit": "Which calls gsub handles itself (docs/dropin.md). Patterns are the shell's: `debug*`, `[ab]?`.",
+    "prerun": "The pre-run of a job on one GPU (docs/prerun.md).",
+    "placement": "Where jobs go (docs/placement.md).",
+    "tuning": "CPUs and memory out of profiles (docs/placement.md, docs/profile.md).",
+    "retry": "What may be done about a failure (docs/retries.md).",
+    "site": "What the administrator installed. Without these every user has only their own jobs.",
+    "slurm": "How the reconciler talks to Slurm (docs/pyslurm.md); gsub always by the commands.",
+    "mail": "Mail to the owner of a job that failed for good, and the night report's.",
+    "diagnosis": "How failures are told apart (docs/diagnosis.md).",
+    "incidents": "When failures of several jobs are one incident, and how its retries wait (docs/incidents.md).",
+    "nodes": "When a node is suspect, and when it is a lemon (docs/nodes.md).",
+    "report": "The night report of the site.",
+    "metrics": "Figures for monitoring, as node_exporter's textfile collector takes them (docs/metrics.md).",
+    "log": "Where the reconciler's log goes.",
+    "retention": "How long the site's database keeps what (docs/database.md).",
+    "rules": """What each rule may do (docs/retries.md): `observe` records, `advise` tells people, `act` does it.
+        Switch to act when the report has shown you how often the advice was right.""",
+}
+
+MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
+    "": {
+        "slurm_timeout_s": (
+            _G,
+            "seconds",
+            "How long one command of Slurm may take before Slurm counts as unreachable.",
+        ),
+    },
+    "submit": {
+        "enabled": (_G, "", "Whether gsub handles jobs at all; false passes every call to sbatch unchanged."),
+        "array_threshold": (
+            _G,
+            "tasks",
+            "Arrays with more tasks are passed to sbatch unchanged; 0: gsub handles arrays of any size.",
+        ),
+        "pass_partitions": (
+            _G,
+            "",
+            "Jobs for these partitions are passed to sbatch unchanged, interactive ones for example.",
+        ),
+        "pass_accounts": (_G, "", "Jobs of these accounts are passed to sbatch unchanged."),
+        "pass_qos": (_G, "", "Jobs with one of these QOS are passed to sbatch unchanged."),
+        "pass_users": (_G, "", "Jobs of these users are passed to sbatch unchanged."),
+        "snapshot_kept_s": (
+            _G,
+            "seconds",
+            """How long a user's later calls reuse what an earlier call read of the nodes, so that a loop of gsub costs
+            the controller little more than one of sbatch; partitions, limits and topology last six times as long, and
+            with 0 every call reads.""",
+        ),
+        "templates": (
+            _G,
+            "",
+            "The site's own launch templates, which win over the shipped ones of the same name (docs/templates.md).",
+        ),
+    },
+    "prerun": {
+        "mode": (
+            _G,
+            "",
+            """How the job waits for its pre-run: auto: until it ends, at most grace_s; gate: without a limit; wait: the
+            job is submitted after it; only: no job is submitted; off: no pre-run.""",
+        ),
+        "partition": (_G, "", "The partition of pre-runs; empty: the job's own."),
+        "grace_s": (
+            _G,
+            "seconds",
+            "The longest time that the job waits for its pre-run, even if the pre-run never starts or is lost.",
+        ),
+        "time_limit_s": (_G, "seconds", "The time limit of a pre-run."),
+        "steps": (_G, "optimizer steps", "A pre-run passes after this many steps."),
+        "min_gpus": (_G, "GPUs", "Jobs with fewer GPUs have no pre-run."),
+        "profile_s": (
+            _G,
+            "seconds",
+            "How long a pre-run may continue to measure the CPU curve of an unknown job; 0: only on request.",
+        ),
+        "sweep_s": (
+            _G,
+            "seconds",
+            """As long as this, counted from its start, a pre-run that several jobs of a sweep wait for goes on after a
+            pass, with the jobs whose arguments differ, one after the other; 0: one pass releases all.""",
+        ),
+        "holdout": (
+            _G,
+            "share of jobs",
+            """This share of jobs, chosen at random, has no pre-run, so that the report can measure what pre-runs save;
+            0.05 is enough for most sites, 0: none.""",
+        ),
+        "overlay": (
+            _G,
+            "",
+            "A private overlay over the user's directories, so that a pre-run leaves no files, where namespaces allow.",
+        ),
+        "no_training_s": (
+            _G,
+            "seconds",
+            """How long a pre-run waits for an error of a program in which nothing trains: evaluation, generation, a
+            server. Its job starts then; `time_limit_s` counts for programs that may train.""",
+        ),
+        "no_training_programs": (
+            _G,
+            "",
+            """Servers and tools beside those that slurmwrap knows (docs/prerun.md): a script that starts nothing else
+            goes without a pre-run. The first words of a command, each a shell pattern: `my-server`, `myapp serve`,
+            `python -m myapp.*`.""",
+        ),
+        "caches": (
+            _G,
+            "",
+            """Caches that a trial writes to as they are, so that its job need not download again: per entry the places
+            that its tool looks in, of which the first that is set counts; [] for none.""",
+        ),
+    },
+    "placement": {
+        "enabled": (_G, "", "Whether gsub says where jobs should run."),
+        "switch_wait_s": (
+            _G,
+            "seconds",
+            "How long a job insists on few switches (--switches=N@this; Slurm cuts it to its max_switch_wait).",
+        ),
+        "exclude_cap": (
+            _G,
+            "share of nodes",
+            "The largest share of a partition's nodes that slurmwrap excludes or drains.",
+        ),
+        "skew_limit": (_G, "ratio", "Only models with a larger share in one tensor insist on nodes close together."),
+        "topology_file": (_G, "", "The site's own description of racks, where Slurm knows no topology."),
+        "topology_features": (
+            _G,
+            "",
+            'Prefixes of node features that name domains, widest last: "rack,row" for rack1 and row3; empty: none.',
+        ),
+        "pin_s": (
+            _R,
+            "seconds",
+            "How long a job may insist on the nodes that were free when it was planned; 0: never.",
+        ),
+        "relax_jobs": (_R, "jobs", "So many waiting jobs at the head of the queue have their locality loosened."),
+        "relax_updates_per_s": (_R, "per second", "At most so many updates of waiting jobs are asked of slurmctld."),
+    },
+    "tuning": {
+        "enabled": (_G, "", "Whether CPUs and memory follow what is known of a job."),
+        "memory_margin": (_G, "factor", "Memory requested, as a multiple of the measured peak (without page cache)."),
+        "memory_floor_mib": (_G, "MiB", "Memory is never set below this."),
+        "runs_before_shrink": (_G, "runs", "Complete runs needed before memory goes below what the user asked for."),
+        "policy": (_G, "", "How waiting jobs share CPUs and memory."),
+        "assumed_run_s": (
+            _G,
+            "seconds",
+            """Run time assumed for a job without an earlier run. For more CPUs than its share a job waits at most half
+            of the time that they would save it; 0: it never waits for them.""",
+        ),
+    },
+    "retry": {
+        "default": (_G, "", "Whether jobs are retried that were submitted with neither --retry nor --no-retry."),
+        "per_root_cause": (_R, "retries", "Retries of one job for one root cause."),
+        "confirmations": (_R, "retries", "Retries where an input or a node is blamed, to confirm it."),
+        "resize_memory_factor": (_R, "factor", "More memory for the retry of a job that ran out of it."),
+        "resize_time_factor": (_R, "factor", "More time for the retry of a job that was seen to resume."),
+        "backoff_s": (_R, "seconds", "The wait before a retry, growing with each."),
+        "max_restarts": (
+            _R,
+            "failures",
+            "Of one job, preemptions not counted, whatever progress its log speaks of; 0: no cap.",
+        ),
+        "max_lost_gpu_hours": (
+            _R,
+            "GPU-hours",
+            "Of one job's failed runs, less what a resumed run kept; beyond it there is no retry; 0: no cap.",
+        ),
+        "max_per_hour": (_R, "retries", "Of all jobs together; those beyond it start later; 0: no brake."),
+    },
+    "site": {
+        "spool": (_G, "", "The directory shared by nodes and controller where observations arrive, mode 1733."),
+        "published": (_G, "", "The world-readable directory of node health and sealed diagnoses."),
+        "state_dir": (
+            _R,
+            "",
+            "SlurmUser's own directory on the controller: the site's database, the controller's records.",
+        ),
+        "munge_socket": (_G, "", "munged's socket; empty: MUNGE's default."),
+        "slurm_user": (
+            _G,
+            "",
+            "The user trusted beside root; empty: the reconciler asks Slurm for SlurmUser, gsub trusts only root.",
+        ),
+    },
+    "slurm": {
+        "adapter": (_R, "", "auto: PySlurm where it is installed, fits and was tried, else the commands."),
+    },
+    "mail": {
+        "server": (_S, "", "host or host:port of an SMTP server that takes mail without a login; empty: none is sent."),
+        "sender": (_S, "", "The address that mail comes from."),
+        "to": (_S, "", 'Who gets it, with {user} for the owner\'s name: "{user}@example.org".'),
+    },
+    "diagnosis": {
+        "signatures": (_R, "", "The site's own file of signatures, beside the shipped ones."),
+    },
+    "incidents": {
+        "window_s": (_R, "seconds", "Failures further apart than this are not related."),
+        "min_jobs": (_R, "jobs", "So many must have failed, ..."),
+        "min_users": (_R, "users", "... of so many users: many failures of one user are that user's own problem, ..."),
+        "min_nodes": (_R, "nodes", "... unless kernel, NVML or Slurm speak of so many nodes."),
+        "quiet_s": (_R, "seconds", "It is over when no run failed of it for so long."),
+        "spread_s": (_R, "seconds", "Then its retries start within so long, not all at once."),
+        "max_s": (_R, "seconds", "No incident lasts longer, whatever still fails: then retries go on."),
+    },
+    "nodes": {
+        "window_days": (_R, "days", "How far back a node's faults count (28 in Kokolis et al. 2024)."),
+        "suspect_ratio": (_R, "times the fleet's rate", "From this rate of faults on a node is suspect."),
+        "lemon_ratio": (_R, "times the fleet's rate", "From this rate of faults on a node is a lemon."),
+        "suspect_jobs": (_R, "jobs", "So many distinct ones were struck, or one by a conclusive fault."),
+        "lemon_jobs": (_R, "jobs", "So many distinct ones were struck, ..."),
+        "lemon_users": (_R, "users", "... of so many distinct users."),
+        "prior": (_R, "faults", "How much evidence it takes to be believed; a node that ran little is judged gently."),
+        "repair_discount": (_R, "weight", "What a fault from before a repair still counts."),
+        "relapse_factor": (_R, "weight", "What a fault after a repair counts."),
+    },
+    "report": {
+        "to": (_S, "", "Who gets the night report by [mail]: addresses, separated by commas; empty: no mail."),
+        "directory": (_S, "", "Where its pages are kept, one per day; empty: reports below site.state_dir."),
+        "keep_d": (_S, "days", "How long pages are kept."),
+    },
+    "metrics": {
+        "textfile": (
+            _S,
+            "",
+            """The file that the reconciler writes anew, /var/lib/prometheus/node-exporter/slurmwrap.prom for example;
+            empty: none.""",
+        ),
+        "every_s": (_S, "seconds", "How often."),
+    },
+    "log": {
+        "to": (_R, "", "auto: journald with fields where it runs as a systemd service, else stderr."),
+    },
+    "retention": {
+        "detail_d": (_S, "days", "What hooks recorded, log lines, plans: what nodes and retries look back on."),
+        "keep_d": (_S, "days", "The runs themselves, their diagnosis and decision."),
+    },
+    "rules": {
+        "retry": (_R, "", "Start a failed job again."),
+        "retry_elsewhere": (_R, "", "Start it again with the blamed node excluded."),
+        "resize": (_R, "", "Start it again with more memory or time."),
+        "drain": (_R, "", "Drain a node with a conclusive fault, and resume it when it is repaired."),
+        "block_input": (_R, "", "Refuse jobs that read an input that made jobs fail."),
+        "gate": (_S, "", "Permit the nodes' Prolog to refuse a node with a conclusive fault (docs/hooks.md)."),
+        "relax": (_R, "", "Loosen the locality that a waiting job asks for."),
+        "tune": (_R, "", "Give waiting jobs CPUs and memory by what was learnt meanwhile."),
+    },
+}
 
 
 class KeyReader(Enum):
@@ -128,3 +383,67 @@ _ESCAPED: Mapping[str, str] = {'"': '\\"', "\\": "\\\\", "\t": "\\t", "\n": "\\n
 def _format_number(value: float) -> str:
     """Plain digits, never 1e+09: people read them, and TOML's whole numbers know no exponent."""
     return str(int(value)) if isinstance(value, int) or value >= 1e6 else repr(value)
+
+
+_WIDE = 80
+_HEAD = """\
+slurmwrap's configuration. The site's is /etc/slurmwrap/config.toml, a user's own
+~/.config/slurmwrap/config.toml is laid over it, and variables such as SLURMWRAP_PRERUN_STEPS over both.
+Every key is here with its default; take away the "#" in front of what you change.
+`slurmwrap config check FILE` tells mistakes, `slurmwrap config show` what is in force and who said so.
+"""
+
+
+def make_template() -> str:
+    """A whole config.toml: every key as a comment with its default, so that it loads and changes nothing."""
+    blocks = ["\n".join(_format_comment(_HEAD))]
+    for section in dict.fromkeys(key.section for key in list_keys()):
+        title = [f"[{section}]"] if section else []
+        blocks.append("\n".join([*_format_comment(describe_section(section)), *title]))
+        blocks += ["\n".join(_explain_key(key)) for key in list_keys() if key.section == section]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _explain_key(key: Key) -> list[str]:
+    told = f"{key.text} {_capitalize(_format_terms(key))}."
+    return [*_format_comment(told), f"#{key.word} = {format_toml(key.default)}"]
+
+
+def _format_terms(key: Key) -> str:
+    return f"{key.unit}, {key.allowed}" if key.unit else key.allowed
+
+
+def _format_comment(text: str) -> list[str]:
+    return [f"# {line}" for line in textwrap.wrap(" ".join(text.split()), _WIDE - 2, break_on_hyphens=False)]
+
+
+def format_reference() -> str:
+    """docs/configuration.md's tables: one per section."""
+    return "\n\n".join(_format_section(section) for section in dict.fromkeys(key.section for key in list_keys()))
+
+
+def _format_section(section: str) -> str:
+    title = f"### [{section}]" if section else "### Above all sections"
+    rows = [
+        _format_row(("key", "default", "unit", "allowed", "what it does", "in a user's own file")),
+        _format_row(("---",) * 6),
+    ]
+    rows += [_format_row(_list_cells(key)) for key in list_keys() if key.section == section]
+    return f"{title}\n\n{' '.join(describe_section(section).split())}\n\n" + "\n".join(rows)
+
+
+def _list_cells(key: Key) -> Iterator[str]:
+    yield f"`{key.word}`"
+    yield f"`{format_toml(key.default)}`"
+    yield key.unit
+    yield key.allowed
+    yield key.text.replace("|", "\\|")
+    yield key.reader.in_a_users_file
+
+
+def _format_row(cells: Iterator[str] | tuple[str, ...]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _capitalize(text: str) -> str:
+    return text[:1].upper() + text[1:]

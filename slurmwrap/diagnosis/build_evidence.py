@@ -14,8 +14,8 @@ from slurmwrap.diagnosis.node_facts import format_gpu_lines, format_hook_lines
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.evidence import Evidence, KernelLine, LogTail, RunKey
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.measurement import Measurement
 from slurmwrap.model.observation import Context, Observation
+from slurmwrap.model.resource_profile import Measurement
 
 SLACK_S = 5.0  # clocks of nodes and controller may differ by so much; a requeued job waits longer than that (2 min)
 _HOOKS = frozenset({Context.PROLOG, Context.EPILOG, Context.EPILOG_SLURMCTLD})

@@ -16,15 +16,13 @@ from slurmwrap.diagnosis.advice import find_specific_advice, make_printable
 from slurmwrap.diagnosis.cited_context import add_context, find_own_place
 from slurmwrap.diagnosis.kernel_cause import AMBIGUOUS, KernelCause, find_kernel_cause
 from slurmwrap.diagnosis.log_matches import DECISIVE, ORDINARY, STRONG, LogMatch, find_marks
-from slurmwrap.diagnosis.log_progress import LogProgress, find_progress
+from slurmwrap.diagnosis.log_progress import LogProgress, find_last_progress, find_progress, find_remaining
 from slurmwrap.diagnosis.log_rows import LogRows, cut_rows, read_log, strip_prefix
 from slurmwrap.diagnosis.node_facts import UNREAD
 from slurmwrap.diagnosis.output_end import find_error_at_end, may_end_in_error
-from slurmwrap.diagnosis.remaining_time import find_remaining
 from slurmwrap.diagnosis.root_cause import SPEAKS_OF_PEERS, LogView, find_root
 from slurmwrap.diagnosis.signatures import SignatureSet, get_default_signatures, get_signatures_with
 from slurmwrap.diagnosis.taxonomy import CATEGORIES, COMPLETED_WITH_ERROR, NO_SIGNATURE, SUCCESS
-from slurmwrap.diagnosis.training_steps import find_last_progress
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.evidence import Citation, Diagnosis, Evidence
 

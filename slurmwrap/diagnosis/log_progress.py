@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 
 from slurmwrap.diagnosis.log_rows import LogRows, find_rows_with
 from slurmwrap.fast_dataclasses import dataclass
@@ -128,3 +130,291 @@ def _classify_row(row: str) -> str:
 def _find_nan_rows(log: LogRows) -> tuple[int, ...]:
     rows = sorted({row for word in _NAN_WORDS for row in find_rows_with(log, word)})
     return tuple(row for row in rows if _NAN.search(log.rows[row][:_CAP]))
+
+
+_ROWS = 200  # rows at the end that are read
+_LONGEST_S = 366 * 86400.0
+_CLOCK = r"(?:(?:(\d{1,3}) days?, ?|(\d{1,3})-)?(?:(\d{1,4}):)?(\d{1,3}):(\d\d))"
+_REMAINING_BAR = re.compile(
+    rf"^(.{{0,200}}?)\d{{1,3}}%\|[^|]{{0,120}}\| {{0,9}}(\d{{1,12}})/(\d{{1,12}}) ?\[([\d:]{{4,12}})<{_CLOCK}"
+)
+_ETA = re.compile(rf"\b(?:eta|time[ _]left|remaining)\b['\"]?\s?[:=]?\s?['\"]?{_CLOCK}", re.IGNORECASE)
+_REMAINING_STEP = re.compile(
+    r"(?:^|[^\w-])(?:global[_ ]?step|step|iteration|iter|update)s?['\"]?\s{0,3}[:=#\[(]{0,2}\s{0,12}(\d{1,12})"
+    r"\s{0,12}(?:/|of)\s{0,12}(\d{1,12})\b",
+    re.IGNORECASE,
+)
+_REMAINING_EPOCH = re.compile(
+    r"(?:^|[^\w-])epochs?['\"]?\s{0,3}[:=#\[(]{0,2}\s{0,4}(\d{1,7})\s{0,4}(?:/|of)\s{0,4}(\d{1,7})\b", re.IGNORECASE
+)
+_REMAINING_BESIDE = re.compile(
+    r"\b(?:val(?:id\w{0,6})?|eval\w{0,6}|test\w{0,3}|predict\w{0,4}|warm-?up|download\w{0,4}|load\w{0,4}|tokeniz\w{0,4}|map"
+    r"|filter|generat\w{0,4}|fetch\w{0,4}|sanity|sav\w{0,4})\b|B/s\]",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bar:
+    """A progress bar as it was drawn last. Seconds."""
+
+    name: str  # what stands before it
+    elapsed_s: float
+    left_s: float
+
+
+def find_remaining(logs: Sequence[LogRows], run_s: float | None, *, resumed: bool = False) -> float | None:
+    """Seconds that were left when the output ended; None where it does not say. `run_s`: how long the run lasted."""
+    found = [
+        left for log in logs if (left := _estimate_from_rows(log.rows[-_ROWS:], run_s, resumed=resumed)) is not None
+    ]
+    left = max(found, default=None)
+    return left if left is not None and 0 <= left <= _LONGEST_S else None
+
+
+def _estimate_from_rows(rows: Iterable[str], run_s: float | None, *, resumed: bool) -> float | None:
+    bars: dict[str, _Bar] = {}
+    eta = step = epoch = None
+    for row in (row[:_CAP] for row in rows):
+        if _REMAINING_BESIDE.search(row):
+            continue
+        epoch = _parse_pair(_REMAINING_EPOCH.search(row)) or epoch
+        step = _parse_pair(_REMAINING_STEP.search(row)) or step
+        if bar := _parse_bar(row):
+            bars[re.sub(r"\d+", "0", bar.name)] = bar
+        elif at := _ETA.search(row):
+            eta = _parse_seconds(at.groups())
+    if bars:
+        longest = max(bars.values(), key=lambda bar: bar.left_s)
+        return longest.left_s + _estimate_further_epochs(longest, epoch, run_s)
+    if eta is not None:
+        return eta
+    if run_s is None or resumed:
+        return None
+    return _estimate_in_proportion(step, run_s) if step else _estimate_in_proportion(_count_done_epochs(epoch), run_s)
+
+
+def _parse_bar(row: str) -> _Bar | None:
+    found = _REMAINING_BAR.match(row)
+    if found is None:
+        return None
+    elapsed = _parse_seconds((None, None, *_split_clock(found[4])))
+    return _Bar(name=found[1].strip(), elapsed_s=elapsed, left_s=_parse_seconds(found.groups()[4:]))
+
+
+def _split_clock(text: str) -> tuple[str | None, str, str]:
+    parts = text.split(":")
+    return (parts[-3] if len(parts) > 2 else None, parts[-2] if len(parts) > 1 else "0", parts[-1] or "0")
+
+
+def _estimate_further_epochs(bar: _Bar, epoch: tuple[int, int] | None, run_s: float | None) -> float:
+    """Seconds of the epochs after this one, where the bar is that of one epoch: it is as old as a part of the run."""
+    if epoch is None or epoch[0] >= epoch[1]:
+        return 0.0
+    whole_run = run_s is not None and epoch[0] > 1 and bar.elapsed_s > 0.8 * run_s
+    return 0.0 if whole_run else (epoch[1] - epoch[0]) * (bar.elapsed_s + bar.left_s)
+
+
+def _count_done_epochs(epoch: tuple[int, int] | None) -> tuple[int, int] | None:
+    """The epoch that is shown may have just begun."""
+    return (epoch[0] - 1, epoch[1]) if epoch is not None and epoch[0] > 1 else None
+
+
+def _estimate_in_proportion(part: tuple[int, int] | None, run_s: float) -> float | None:
+    if part is None or not 0 < part[0] <= part[1]:
+        return None
+    return run_s * (part[1] - part[0]) / part[0]
+
+
+def _parse_pair(found: re.Match[str] | None) -> tuple[int, int] | None:
+    return (int(found[1]), int(found[2])) if found is not None and int(found[1]) <= int(found[2]) else None
+
+
+def _parse_seconds(clock: Sequence[str | None]) -> float:
+    """Of (days, days, hours, minutes, seconds); any but the last two may be missing."""
+    days, slurm_days, hours, minutes, seconds = (int(part) if part else 0 for part in clock)
+    return float((days + slurm_days) * 86400 + hours * 3600 + minutes * 60 + seconds)
+
+
+_FIRST, _LAST = 80, 160  # rows read at either end of a log
+_STEPS_CAP = 300
+_MOST = 10**12
+_STEP = re.compile(
+    r"(?:^|[^\w-])(?:global[_ ]?step|step|iteration|iter|update|batch_idx|num_updates)"
+    r"['\"]?\s{0,3}[=:#\[]?\s{0,12}(\d{1,12})\b"
+    r"(?!\.\d|%|\s{0,3}(?:steps?|ms|s)\b)",
+    re.IGNORECASE,
+)
+_BAR = re.compile(r"\d{1,3}%\|[^|]{0,120}\| {0,9}(\d{1,9})/(\d{1,9}) ?\[")
+_KERAS = re.compile(r"(?:^|\s)(\d{1,9})/(\d{1,9}) (?:\[[=.>]|\N{BOX DRAWINGS HEAVY HORIZONTAL})")
+_EPOCH = re.compile(r"(?:^|[^\w-])epoch['\"]?\s{0,3}[=:#\[]?\s{0,4}\[?(\d{1,7})\b(?!\.\d)", re.IGNORECASE)
+_NOT_TRAINING = re.compile(
+    r"\b(?:val(?:id(?:ation|ating|ate)?)?|eval(?:uat\w{1,4})?|test(?:ing)?|predict\w{0,4}|[Ww]arm-?up|[Dd]ownload\w{0,4}"
+    r"|[Ll]oading|[Tt]okeniz\w{0,4}|[Mm]ap|[Ff]ilter|[Gg]enerating|[Ff]etching|[Ss]anity)\b|B/s\]",
+    re.IGNORECASE,
+)
+_RESUMED = re.compile(
+    r"[Rr]esum(?:ing|ed)\b.{0,80}(?:from|at|checkpoint|ckpt|step|epoch|iteration)"
+    r"|[Ss]uccessfully loaded checkpoint|[Ll]oaded (?:the )?(?:last |latest )?(?:training )?checkpoint"
+    r"|[Cc]ontinuing training from (?:checkpoint|global step|epoch)"
+    r"|[Rr]estor(?:ed|ing) (?:all )?(?:states?|parameters|checkpoint|from)"
+    r"|\bloading (?:the )?(?:last |latest )?checkpoint (?:from|at|'|\")|[Ll]oad(?:ing|ed) (?:model and )?optimizer stat"
+)
+_NOT_RESUMED = re.compile(
+    r"not (?:found|resum)|[Nn]o checkpoint|from scratch|shards|fail|[Ee]rror|[Cc]ould not|can't|cannot|None\b|False\b"
+)
+# Plain pieces without one of which an expression cannot match; those in lower case are looked for in lower case.
+_RESUME_HINTS = ("esum", "oaded", "oading", "ontinuing", "estor")
+_ASIDE_HINTS = (
+    *("val", "test", "predict", "warm", "download", "loading", "tokeniz", "map", "filter", "generating", "fetching"),
+    *("sanity", "b/s]"),
+)
+_COUNTED_HINTS = ("step", "iter", "update", "batch_idx")
+_SAVED = re.compile(
+    r"(?:[Ss]av(?:ed|ing|e)\b|[Ww]rote|[Ww]riting|[Ww]ritten|checkpointed).{0,200}?"
+    r"(?:checkpoint|ckpt|global_?step|step|iteration|iter)s?[-_=/: ]{0,12}(\d{1,12})(?!\d)",
+    re.IGNORECASE,
+)
+_SAVED_AT = re.compile(
+    r"(?:global[_ ]?step|step|iteration|iter)[-_=: ]{1,3}(\d{1,12})\b.{0,120}(?:sav(?:ed|ing)|checkpoint written)",
+    re.IGNORECASE,
+)
+_DONE = re.compile(r"\b(?:saved|wrote|written|checkpointed)\b", re.IGNORECASE)
+_SAVE_HINTS = ("sav", "Sav", "SAV", "rote", "rit", "checkpointed")
+_STEP_HINTS = (
+    "tep",
+    "TEP",
+    "iter",
+    "Iter",
+    "update",
+    "batch_idx",
+    "%|",
+    "poch",
+    "POCH",
+    " [",
+    "\N{BOX DRAWINGS HEAVY HORIZONTAL}",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSteps:
+    """What an attempt's output shows; None where it shows nothing."""
+
+    step: int | None = None  # the furthest; epochs where nothing else is counted
+    resumed: bool = False  # it said so, or began far beyond its first step
+    checkpoint_step: int | None = None  # of the newest checkpoint that was written to its end
+
+
+def find_last_progress(logs: Sequence[LogRows]) -> TrainingSteps:
+    """How far the attempt came, over all of its logs."""
+    found = [_find_in_log(log) for log in logs]
+    return TrainingSteps(
+        step=max((one.step for one in found if one.step is not None), default=None),
+        resumed=any(one.resumed for one in found),
+        checkpoint_step=max((one.checkpoint_step for one in found if one.checkpoint_step is not None), default=None),
+    )
+
+
+def _find_in_log(log: LogRows) -> TrainingSteps:
+    counted: list[int] = []
+    epochs: list[int] = []
+    saved: list[int] = []
+    pending: int | None = None  # begun, and not known to have ended
+    resumed = False
+    epoch = 0
+    hints = _find_hints(log)
+    for row in _list_row_ends(log):
+        if _has_hint(row, hints.save) and (at := _parse_saved_step(row)) is not None:
+            if _DONE.search(row):
+                saved.append(at)
+            else:
+                pending = at
+            continue
+        resumed = resumed or (_has_hint(row, hints.resume) and _is_resumed_row(row))
+        if not _has_hint(row, hints.step):
+            continue
+        lower = row.lower()
+        if _has_hint(lower, hints.aside) and _NOT_TRAINING.search(row):
+            continue
+        if "epoch" in lower and (found := _EPOCH.search(row)):
+            epoch = int(found[1])
+            epochs.append(epoch)
+        step = _step(row, lower, epoch)
+        if step is not None:
+            counted.append(step)
+            if pending is not None:
+                saved.append(pending)
+                pending = None
+    best = counted or epochs
+    return TrainingSteps(
+        step=max(best, default=None),
+        resumed=resumed or (log.whole and _has_begun_late(counted)),
+        checkpoint_step=max(saved, default=None),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Hints:
+    """Those of the hints that a log holds at all: most hold few, and each row need not be searched for the others."""
+
+    save: tuple[str, ...]
+    resume: tuple[str, ...]
+    step: tuple[str, ...]
+    aside: tuple[str, ...]
+
+
+def _find_hints(log: LogRows) -> _Hints:
+    text = "\n".join(_list_row_ends(log))
+    lower = text.lower()
+    return _Hints(
+        save=tuple(hint for hint in _SAVE_HINTS if hint in text),
+        resume=tuple(hint for hint in _RESUME_HINTS if hint in text),
+        step=tuple(hint for hint in _STEP_HINTS if hint in text),
+        aside=tuple(hint for hint in _ASIDE_HINTS if hint in lower),
+    )
+
+
+def _has_hint(row: str, hints: tuple[str, ...]) -> bool:
+    for hint in hints:  # noqa: SIM110 - any() of a generator takes several times as long, and this is asked most
+        if hint in row:
+            return True
+    return False
+
+
+def _list_row_ends(log: LogRows) -> Iterator[str]:
+    rows: Iterable[str] = log.rows
+    if len(log.rows) > _FIRST + _LAST:
+        rows = (*log.rows[:_FIRST], *log.rows[-_LAST:])
+    return (row[:_STEPS_CAP] for row in rows)
+
+
+def _is_resumed_row(row: str) -> bool:
+    return bool(_RESUMED.search(row)) and not _NOT_RESUMED.search(row)
+
+
+def _parse_saved_step(row: str) -> int | None:
+    found = _SAVED.search(row) or _SAVED_AT.search(row)
+    return int(found[1]) if found else None
+
+
+def _step(row: str, lower: str, epoch: int) -> int | None:
+    """The step a row shows; a bar that starts anew each epoch is counted on from the epochs before."""
+    if _has_hint(lower, _COUNTED_HINTS) and (found := _STEP.search(row)):
+        return _check_step(int(found[1]))
+    if "/" in row and (found := _BAR.search(row) or _KERAS.search(row)):
+        done, total = int(found[1]), int(found[2])
+        return _check_step(epoch * total + done) if done <= total else None
+    return None
+
+
+def _check_step(step: int) -> int | None:
+    return step if step < _MOST else None
+
+
+def _has_begun_late(counted: list[int]) -> bool:
+    """Whether the first step printed lies further from zero than two of its distances to the next ones."""
+    distinct = list(dict.fromkeys(counted[:6]))
+    if len(distinct) < 3:
+        return False
+    gaps = [after - before for before, after in pairwise(distinct)]
+    return min(gaps) > 0 and distinct[0] > 2 * max(gaps)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from time import localtime, strftime
 from typing import TYPE_CHECKING, TypeVar
 
 from slurmwrap.errors import SlurmError, SlurmUnreachable
 from slurmwrap.escape import comment
 from slurmwrap.fast_dataclasses import asdict, dataclass, replace
 from slurmwrap.gsub.planning_inputs import read_planning_facts
-from slurmwrap.gsub.release import start_action
 from slurmwrap.gsub.remember import find_known_profile, keep
-from slurmwrap.gsub.start_time import has_user_changed_start_time
+from slurmwrap.gsub.start_time import has_user_changed_start_time, is_as_given, start_action
 from slurmwrap.model.action import SlurmAction, Verb
 from slurmwrap.model.run import PrerunRecord
 from slurmwrap.model.verdict import Outcome, Verdict
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from slurmwrap.model.placement_plan import PlacementPlan
     from slurmwrap.model.resource_profile import ResourceProfile
     from slurmwrap.sbatch.request import JobRequest
+
 
 # Between two questions while the controller is away: a restart takes less, and a gated job waits for our word alone.
 PAUSES_S = (1.0, 2.0, 5.0, 10.0, 20.0, 40.0)
@@ -248,3 +249,32 @@ def _retry_while_unreachable(ask: Callable[[], T], desk: SubmitContext) -> T:
         except SlurmUnreachable:
             desk.clock.sleep(pause)
     return ask()
+
+
+_WORTH = 0.1  # of a grace: less is not worth another update
+
+
+def extend_grace(waiting: HeldJob, grace_s: float, desk: SubmitContext, note: Callable[[float], None]) -> float | None:
+    """Moves the job's StartTime; returns it (Unix seconds), or None where the job is left as it is.
+
+    A start that its user has moved stays, and so does a job that has started. `note` is told the new time before Slurm
+    is: anyone who releases the job must know it for ours. SlurmError when Slurm does not answer or refuses.
+    """
+    if waiting.job_id is None or not waiting.request.value("dependency"):
+        return None
+    own = desk.slurm.job(str(waiting.prerun_job_id))
+    if own is None or own.eligible_time is None:
+        return None
+    until = own.eligible_time + grace_s
+    if until <= desk.clock.now():
+        return None
+    record = find_waiting_job(waiting.job_id, desk, waiting.job)
+    if record is None or record.eligible_time is None or until - record.eligible_time < _WORTH * grace_s:
+        return None
+    if not is_as_given(record.eligible_time, waiting.given, own.eligible_time):
+        return None
+    note(until)
+    start = strftime("%Y-%m-%dT%H:%M:%S", localtime(until))
+    address = record.waiting_address or str(waiting.job_id)
+    desk.slurm.apply(start_action(address, start, "its dependency is met: the pre-run goes first"))
+    return until

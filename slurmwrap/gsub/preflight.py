@@ -5,21 +5,28 @@ Refusals are values: --force overrides them, and what it overrode is remembered.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import posixpath
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from re import sub
 from time import localtime, strftime
 
 from slurmwrap.digest import sha256_hex
 from slurmwrap.errors import RefusedError
+from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.model.finding import Finding, Severity
+from slurmwrap.model.hostlist import expand
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slurmwrap.gsub.submit_context import SubmitContext
-    from slurmwrap.gsub.unchanged import Surroundings
     from slurmwrap.model.blocked_input import BlockedInput
     from slurmwrap.model.node import Snapshot
     from slurmwrap.model.past_failure import PastFailure
+    from slurmwrap.model.placement_plan import PlacementPlan
+    from slurmwrap.protocols import OpenIncident, Published
     from slurmwrap.sbatch.request import JobRequest
+
 
 _EVERYBODY = -1
 _TIMES = 2  # Philly retried blindly; two failures of the very same are proof enough
@@ -45,8 +52,6 @@ def find_repeated_failures(
     """
     failures = desk.memory.failures(sha256_hex(request.script.content), mark)
     if len(failures) >= _TIMES:
-        from slurmwrap.gsub.unchanged import select_unfixed_failures
-
         failures = select_unfixed_failures(failures, _build_surroundings(request, inputs, desk))
     if len(failures) < _TIMES:
         return []
@@ -80,7 +85,6 @@ def find_impossible_request(request: JobRequest, snapshot: Snapshot) -> list[Ref
 
 
 def _build_surroundings(request: JobRequest, inputs: Sequence[str], desk: SubmitContext) -> Surroundings:
-    from slurmwrap.gsub.unchanged import Surroundings
 
     return Surroundings(
         script=request.script.content.decode("utf-8", "replace"),
@@ -134,3 +138,177 @@ def _format_block_evidence(block: BlockedInput, desk: SubmitContext) -> str:
         who = f"for all users, by an administrator on {when}"
     generic = not block.reason or block.reason == f"it made job {block.job_id} fail"
     return who if generic else f"{block.reason} ({who})"
+
+
+# A node, a driver or a neighbor may be the cause: another run may end well.
+_MAY_BE_THE_NODE = frozenset(("core_dump", "invalid_memory_access", "cuda_failure"))
+_OF_THE_ENVIRONMENT = frozenset(("import_error", "cannot_load_libs", "cuda_version_mismatch"))
+_MISSING = re.compile(r"No such file|does not exist|FileNotFoundError|not found|cannot find", re.IGNORECASE)
+_NO_COMMAND = re.compile(r"command not found|execve\(\)|: not found", re.IGNORECASE)
+_QUOTED = re.compile(r"""['"]([^'"\n]{1,500})['"]""")
+_ABSOLUTE = re.compile(r"(?<![\w/])/[\w.@%+=~-]+(?:/[\w.@%+=~-]+)*")
+# What chooses the job's packages where no mark of the caller's environment shows it.
+_ELSEWHERE = re.compile(
+    r"(?m)^[^#\n]*\b(?:module|ml|conda|mamba|micromamba|spack|guix|apptainer|singularity|podman|docker|enroot|pixi|uv)\b"
+)
+_PREFIX = re.compile(r"([\w/.~${}-]+)/bin/(?:activate|python[\w.]*)\b")
+_WRITTEN_BY_JOBS = (".out", ".err", ".log")
+_FILES = 500  # of one directory
+_SECOND = 1.0  # Slurm's times are whole seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a submission rests on besides its fingerprint, and how to look at it."""
+
+    script: str
+    chdir: str
+    environ: Mapping[str, str]
+    inputs: Sequence[str]  # files that the job names
+    code: Sequence[str]  # paths of its programs
+    changed_at: Callable[[str], float | None]  # newest of mtime and ctime, Unix seconds; None: it is not there
+    files_in: Callable[[str], Iterable[str]]  # names of the files in a directory; () where it cannot be read
+
+
+def select_unfixed_failures(failures: Sequence[PastFailure], around: Surroundings) -> tuple[PastFailure, ...]:
+    """Those of `failures` that nothing changed since could have fixed."""
+    return tuple(failure for failure in failures if not _may_be_fixed(failure, around))
+
+
+def _may_be_fixed(failure: PastFailure, around: Surroundings) -> bool:
+    if failure.node or failure.category in _MAY_BE_THE_NODE:
+        return True
+    texts = [c.text for c in failure.evidence if c.role != "cascade"]
+    said = "\n".join([failure.reason, *texts] if failure.prerun else texts)
+    blamed = [posixpath.join(around.chdir, path) for path in _find_named_paths(failure.input_path, said)]
+    if failure.category == "permission_error":
+        if not blamed:
+            return True  # a token or a licence: it cannot be looked at
+        blamed += [posixpath.dirname(path) for path in blamed]
+    missing = bool(_MISSING.search(said))
+    if any(_has_appeared(path, missing, around) or _has_changed(path, failure.at, around) for path in blamed):
+        return True
+    needs_packages = failure.category in _OF_THE_ENVIRONMENT or bool(_NO_COMMAND.search(said))
+    if needs_packages and _may_packages_have_changed(failure.at, around):
+        return True
+    return any(_has_changed(path, failure.at, around) for path in (*around.inputs, *_list_neighbouring_files(around)))
+
+
+def _find_named_paths(first: str, said: str) -> Iterator[str]:
+    """What the failure names and may be a file; a word too many only makes a refusal rarer."""
+    if first:
+        yield first
+    yield from _ABSOLUTE.findall(said)
+    yield from (text for text in _QUOTED.findall(said) if "\0" not in text and ("/" in text or "." in text))
+
+
+def _has_appeared(path: str, missing: bool, around: Surroundings) -> bool:
+    """A script or a program of the job's own is named in every message: that it is there says nothing."""
+    return missing and path not in around.code and _is_specific(path, around) and around.changed_at(path) is not None
+
+
+def _is_specific(path: str, around: Surroundings) -> bool:
+    """No directory that the message only mentions on its way to the file, and no program of the system."""
+    if around.chdir == path or around.chdir.startswith(path.rstrip("/") + "/"):
+        return False
+    return not path.startswith(("/usr/", "/bin/", "/lib", "/opt/", "/var/spool/", "/proc/", "/dev/"))
+
+
+def _has_changed(path: str, since: float, around: Surroundings) -> bool:
+    at = around.changed_at(path)
+    return at is not None and at > since + _SECOND
+
+
+def _may_packages_have_changed(since: float, around: Surroundings) -> bool:
+    """True when it is not known which packages the job has, or where they are kept was written to."""
+    if _ELSEWHERE.search(around.script):
+        return True
+    home = around.environ.get("HOME", "")
+    prefixes = [around.environ.get(name, "") for name in ("VIRTUAL_ENV", "CONDA_PREFIX")]
+    for found in _PREFIX.findall(around.script):
+        expanded = re.sub(r"^~(?=/)|\$\{?HOME\}?", lambda _: home, found)
+        if "$" in expanded:
+            return True
+        prefixes.append(posixpath.join(around.chdir, expanded))
+    path = [folder for folder in around.environ.get("PATH", "").split(":") if folder.startswith("/")]
+    prefixes += [posixpath.dirname(folder) for folder in path if posixpath.basename(folder) == "bin"]
+    libraries = [folder for folder in around.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    places = [*path, *libraries, *_list_package_folders([*prefixes, f"{home}/.local"], around)]
+    return any(_has_changed(place, since, around) for place in dict.fromkeys(places))
+
+
+def _list_package_folders(prefixes: Sequence[str], around: Surroundings) -> Iterator[str]:
+    for prefix in dict.fromkeys(one for one in prefixes if one):
+        for name in around.files_in(f"{prefix}/lib"):
+            if name.startswith("python3"):
+                yield f"{prefix}/lib/{name}/site-packages"
+                yield f"{prefix}/lib/{name}/dist-packages"
+
+
+def _list_neighbouring_files(around: Surroundings) -> Iterator[str]:
+    """Files where the job runs and next to its programs: settings and data that the code names itself."""
+    for folder in dict.fromkeys([around.chdir, *(posixpath.dirname(path) for path in around.code if path[:1] == "/")]):
+        names = [name for name in around.files_in(folder) if not name.startswith(".")]
+        yield from (f"{folder}/{name}" for name in names[:_FILES] if not name.endswith(_WRITTEN_BY_JOBS))
+
+
+STALE_S = 1800.0  # the reconciler publishes every five minutes: older word is of one that no longer runs
+
+
+def find_incident_warnings(
+    published: Published,
+    request: JobRequest,
+    plan: PlacementPlan,
+    inputs: Sequence[str],
+    snapshot: Snapshot,
+    now: float,
+) -> tuple[Finding, ...]:
+    """One warning per open incident that may hit the job."""
+    if now > published.at + STALE_S:
+        return ()
+    hits = (one for one in published.incidents if _may_hit(one, request, plan, inputs, snapshot))
+    return tuple(Finding(severity=Severity.WARNING, message=_describe_incident(one, now)) for one in hits)
+
+
+def _may_hit(
+    one: OpenIncident, request: JobRequest, plan: PlacementPlan, inputs: Sequence[str], snapshot: Snapshot
+) -> bool:
+    kind, _, what = one.scope.partition(" ")
+    if kind == "path":
+        return bool(what) and any(path == what or path.startswith(f"{what}/") for path in _list_paths(request, inputs))
+    if kind == "switch":
+        return _may_be_below(what, request, plan, snapshot)
+    return kind in ("cluster", "host")
+
+
+def _list_paths(request: JobRequest, inputs: Sequence[str]) -> set[str]:
+    named = (request.chdir, request.script.path or request.chdir, *inputs)
+    return {posixpath.normpath(posixpath.join(request.chdir, path)) for path in named}
+
+
+def _may_be_below(switch: str, request: JobRequest, plan: PlacementPlan, snapshot: Snapshot) -> bool:
+    """By what the job asked for, else by where it would start now; unknown is yes."""
+    leaf = next((one for one in snapshot.topology.leaves if one.name == switch), None)
+    below = set(leaf.nodes) if leaf is not None else set()
+    wanted = set((request.value("partition") or snapshot.default_partition).split(","))
+    if below and any(wanted):
+        below = {node.name for node in snapshot.nodes if node.name in below and wanted & set(node.partitions)}
+    below -= _expand_node_option(request, "exclude")
+    asked = _expand_node_option(request, "nodelist") or set(plan.candidates)
+    return bool(below & asked) if asked else bool(below)
+
+
+def _expand_node_option(request: JobRequest, option: str) -> set[str]:
+    try:
+        return set(expand(request.value(option) or ""))
+    except ValueError:  # a file of names, or what sbatch will refuse
+        return set()
+
+
+def _describe_incident(one: OpenIncident, now: float) -> str:
+    kind, _, what = one.scope.partition(" ")
+    where = {"path": f" on {what}", "switch": f" below switch {what}", "host": " with a host outside"}.get(kind, "")
+    clock = "%H:%M" if now - one.since < 12 * 3600 else "%Y-%m-%d %H:%M"
+    struck = f"{one.jobs} job{'s' * (one.jobs != 1)} of {one.users} user{'s' * (one.users != 1)}"
+    since = strftime(clock, localtime(one.since))
+    return f"{one.category}{where} since {since} ({struck}): the job may fail the same way; it is submitted anyway"

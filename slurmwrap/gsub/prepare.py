@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 
 from slurmwrap import timing
 from slurmwrap.digest import sha256_hex
-from slurmwrap.errors import StaticFailed
+from slurmwrap.errors import SlurmError, StaticFailed
 from slurmwrap.fast_dataclasses import replace
-from slurmwrap.gsub import incident_warnings
+from slurmwrap.gsub import preflight
 from slurmwrap.gsub.planning_inputs import read_planning_facts
 from slurmwrap.gsub.preflight import find_blocked_inputs, find_impossible_request, find_repeated_failures
-from slurmwrap.gsub.remember import find_known_profile
+from slurmwrap.gsub.remember import find_known_profile, keep
 from slurmwrap.gsub.submit_context import PreparedJob, SubmitContext
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.model.limits import Quotas
@@ -27,9 +28,13 @@ from slurmwrap.sbatch.rewrite import render
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from slurmwrap.gsub.submit_context import SubmitContext
+    from slurmwrap.model.job_record import JobRecord
     from slurmwrap.model.node import Snapshot
     from slurmwrap.model.resource_profile import ResourceProfile
     from slurmwrap.model.verdict import Verdict
+    from slurmwrap.sbatch.request import JobRequest
+
 
 # Slurm's own options and pyxis' that put the batch script, and so a pre-run's, into a container.
 _BATCH_CONTAINER = ("container", "container-id", "container-image")
@@ -71,8 +76,6 @@ def prepare(request: JobRequest, desk: SubmitContext) -> PreparedJob:
     prerun, reason = choose_prerun(request, snapshot, desk, mark, group)
     lot, held_out = "", False
     if desk.config.prerun.holdout > 0:
-        from slurmwrap.gsub.holdout import WHY, draw
-
         lot, held_out = draw(prerun, request.own.prerun, group or mark, desk)
         prerun, reason = ("off", WHY) if held_out else (prerun, reason)
     # a heterogeneous job goes as it was asked for: what we would change in one component may not fit the others
@@ -80,9 +83,7 @@ def prepare(request: JobRequest, desk: SubmitContext) -> PreparedJob:
     timing.reached("plan")
     retry = desk.config.retry.default if request.own.retry is None else request.own.retry
     added = _retry_wishes(request) if retry and not request.hetjob else ()
-    around = incident_warnings.find_incident_warnings(
-        desk.published, request, chosen, inputs, snapshot, desk.clock.now()
-    )
+    around = preflight.find_incident_warnings(desk.published, request, chosen, inputs, snapshot, desk.clock.now())
     return PreparedJob(
         request=request,
         batch=render(request, chosen.lines, added=added),
@@ -272,10 +273,58 @@ def _find_reason_to_skip(request: JobRequest, desk: SubmitContext, mark: str, gr
         return f"the script starts only '{program}', which does not train: a pre-run could show nothing"
     if desk.flights is not None and group and desk.flights.of(group):
         return ""
-    from slurmwrap.gsub.completed_run import has_completed_before
 
     return (
         "a run of this script, its code and its arguments completed"
         if has_completed_before(request, desk, mark)
         else ""
     )
+
+
+_ASKED = 2  # newest submissions about which Slurm is asked, one call each
+_CLOCKS_S = 60.0  # the controller's clock and ours
+
+
+def has_completed_before(request: JobRequest, desk: SubmitContext, mark: str) -> bool:
+    """By what is remembered or, for the newest runs whose end no one has judged yet, by Slurm, which forgets a job
+    some minutes after its end (MinJobAge). What Slurm says is remembered."""
+    script = sha256_hex(request.script.content)
+    if desk.memory.completed(script, mark):
+        return True
+    for job_id, submitted_at in desk.memory.unjudged(script, mark, desk.cluster)[:_ASKED]:
+        try:
+            record = desk.slurm.job(str(job_id))
+        except SlurmError:
+            return False
+        if record is not None and _is_completed_run(record, submitted_at, desk.uid):
+            at = float(record.end_time or desk.clock.now())
+            keep(partial(desk.memory.remember_completed, mark, at), desk)
+            return True
+    return False
+
+
+def _is_completed_run(record: JobRecord, submitted_at: float, uid: int) -> bool:
+    """Whether this is the job that was submitted then, and ended well. Of an array it is one task, which says nothing
+    of the others; a step that failed behind an exit code of 0 is no success."""
+    same = record.uid == uid and record.submit_time >= submitted_at - _CLOCKS_S
+    well = record.state == "COMPLETED" and not (record.exit_code or record.signal or record.derived_exit_code)
+    return same and well and record.array_job_id is None
+
+
+WEEK_S = 7 * 86400
+_MONDAY_S = 4 * 86400  # the first one of Unix time: 5 January 1970
+_DIGITS = 16  # of the digest, 64 bits
+WHY = "left out at random: prerun.holdout measures what pre-runs save"
+
+
+def draw(mode: str, asked: str | None, group: str, desk: SubmitContext) -> tuple[str, bool]:
+    """(id of the draw, "" for none; whether it leaves the pre-run out).
+
+    `mode`: what would be done; `asked`: by --prerun; `group`: what may share a pre-run, else what tells this job apart.
+    """
+    share = desk.config.prerun.holdout
+    if share <= 0 or asked is not None or mode not in ("auto", "gate"):
+        return "", False
+    week = int((desk.clock.now() - _MONDAY_S) // WEEK_S)
+    found = sha256_hex(f"{desk.cluster} {desk.uid} {group} {week}".encode())[:_DIGITS]
+    return found, int(found, 16) < share * 16**_DIGITS

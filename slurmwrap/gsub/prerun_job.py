@@ -11,30 +11,28 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 from slurmwrap import config as configuration
 from slurmwrap.console import Console
 from slurmwrap.diagnosis.classifier import make_classifier
 from slurmwrap.errors import SlurmError, SlurmUnreachable
 from slurmwrap.fast_dataclasses import asdict, dataclass, replace
-from slurmwrap.gsub.apply_verdict import PAUSES_S, HeldJob, apply_verdict
+from slurmwrap.gsub.apply_verdict import PAUSES_S, HeldJob, apply_verdict, extend_grace
 from slurmwrap.gsub.cancelled_notice import notify_of_cancelled_job, was_cancelled
-from slurmwrap.gsub.grace import extend_grace
 from slurmwrap.gsub.job_identity import JobIdentity, read_job_identity
 from slurmwrap.gsub.prerun_sharing import GROUP
-from slurmwrap.gsub.release import start_action
+from slurmwrap.gsub.start_time import start_action
 from slurmwrap.gsub.submit import clean_up_preruns, open_desk
 from slurmwrap.gsub.submit_context import SubmitContext
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.model.run import PrerunRecord
 from slurmwrap.model.trial_result import TrialProgress
 from slurmwrap.model.verdict import Outcome, Verdict, verdict_to_json
-from slurmwrap.prerun.sweep import choose_next, has_time
 from slurmwrap.prerun.trial.supervisor import run_trial
 from slurmwrap.prerun.trial.trial_spec import TrialSpec, spec_from_json
 from slurmwrap.prerun.verdict.failed_commands import describe_failed_commands
@@ -46,6 +44,21 @@ from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store import prerun_registry
 from slurmwrap.store.deserialize import record_from_json
 from slurmwrap.store.prerun_registry import WaitingJob
+
+T = TypeVar("T")
+
+
+def choose_next(waiting: Mapping[T, Sequence[str]], passed: Collection[str]) -> T:
+    """The job with most words that no argument list of a passed one had; of several the first. `waiting`: job -> its
+    arguments; not empty."""
+    known = set(passed)
+    return max(waiting, key=lambda job: len(set(waiting[job]) - known))
+
+
+def has_time(elapsed_s: float, longest_s: float, budget_s: float) -> bool:
+    """Whether another trial, as long as the longest so far, ends within the budget."""
+    return elapsed_s + longest_s <= budget_s
+
 
 LET_GO = 4  # not 1, which is the exit code of a Python that cannot import this module
 WATCH_S = 10.0  # how often to ask whether the real job still waits; one squeue

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from slurmwrap.model.action import SlurmAction, Verb
 from slurmwrap.sbatch.begin import parse_begin_time, select_later_begin
 
 if TYPE_CHECKING:
     from slurmwrap.model.job_record import JobRecord
+
 
 UNBOUNDED_S = 365 * 86400  # --prerun=gate: as good as without bound, and Slurm still accepts it
 _SLACK_S = 180.0  # sbatch may try for two minutes before the controller takes the job
@@ -33,3 +35,8 @@ def has_user_changed_start_time(record: JobRecord, given: Sequence[float], now: 
     """Someone set another start that is still to come (`scontrol update StartTime=`): no verdict shortens that."""
     at = record.eligible_time
     return bool(given) and at is not None and at > now and not is_as_given(at, given, 0.0)
+
+
+def start_action(address: str, release_at: str, because: str) -> SlurmAction:
+    """The update that makes a waiting job eligible."""
+    return SlurmAction(verb=Verb.UPDATE_JOB, target=address, key="StartTime", value=release_at, because=because)

@@ -6,6 +6,7 @@ Every submission pays for what is imported here at the top: what only some calls
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 import sys
@@ -21,7 +22,7 @@ from slurmwrap.gsub import process_env
 from slurmwrap.gsub.prefetch import make_slurm_commands
 from slurmwrap.gsub.prepare import describe, prepare
 from slurmwrap.gsub.send import send
-from slurmwrap.gsub.submit_context import PreparedJob, PrerunChecks, SubmitContext
+from slurmwrap.gsub.submit_context import PreparedJob, PrerunChecks, SubmitContext, get_last_line
 from slurmwrap.gsub.user_state import UserStateStore, touch
 from slurmwrap.host.system_clock import SystemClock
 from slurmwrap.prerun.code_fingerprint import code_files, installed_marks
@@ -34,11 +35,14 @@ from slurmwrap.store.user_state_files import UserState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from slurmwrap.console import Console
-    from slurmwrap.gsub.submit_context import TrialJob
+    from slurmwrap.gsub.submit_context import PreparedJob, SubmitResult, TrialJob
     from slurmwrap.model.finding import Finding
     from slurmwrap.protocols import SbatchResult
     from slurmwrap.sbatch.request import JobRequest
+
 
 _LISTED = 2000  # names of one directory
 _NEWS = 3  # cancelled jobs that one call reports
@@ -219,8 +223,6 @@ def _send(prepared: PreparedJob, desk: SubmitContext, voice: Console) -> int:
     sent = send(prepared, desk, trial, _show_errors if as_json else _show, meanwhile)
     result = sent.result
     if as_json:
-        from slurmwrap.gsub.submission_json import format_submission_json
-
         _show_errors(result)
         process_env.write_stdout(format_submission_json(prepared, sent, desk.cluster) + "\n")
     else:
@@ -363,3 +365,41 @@ def _get_user_name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
+
+
+SCHEMA = 1  # as in list_options.py: grows when a field changes its meaning or goes away
+
+
+def format_submission_json(prepared: PreparedJob, sent: SubmitResult, cluster: str) -> str:
+    """One JSON object; `job_id` is null where Slurm refused the job or its answer was lost (`error` says which)."""
+    return json.dumps(_submission_to_json_dict(prepared, sent, cluster), indent=1)
+
+
+def _submission_to_json_dict(prepared: PreparedJob, sent: SubmitResult, cluster: str) -> dict[str, Any]:
+    trial_id = sent.attached_to or (sent.trial.job_id if sent.trial is not None else None)
+    result = sent.result
+    return {
+        "kind": "slurmwrap.submission",
+        "schema": SCHEMA,
+        "job_id": result.job_id,
+        "cluster": cluster,
+        "exit_code": result.exit_code,
+        "error": "" if result.job_id is not None else get_last_line(result.stderr),
+        "prerun": {
+            "mode": prepared.prerun,
+            "reason": prepared.prerun_reason,
+            "job_id": trial_id,
+            "shared": sent.attached_to is not None,
+        },
+        "changes": [
+            {"option": c.option, "old": c.old, "new": c.new, "reason": c.reason}
+            for c in sent.batch.changes
+            if c.old != c.new
+        ],
+        "warnings": [_finding_to_json_dict(one) for one in prepared.warnings],
+        "forced": list(prepared.forced),
+    }
+
+
+def _finding_to_json_dict(one: Finding) -> dict[str, Any]:
+    return {"message": one.message, "file": one.file, "line": one.line, "fix": one.fix}

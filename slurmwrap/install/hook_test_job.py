@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.node import Node
-from slurmwrap.model.observation import Context, Observation
-from slurmwrap.model.spool_entry import RejectedEntry, SpoolEntry
+from slurmwrap.model.observation import Context, Observation, RejectedEntry, SpoolEntry
 from slurmwrap.protocols import Clock, SbatchCall, Slurm
 
 AFTER_S = 8.0  # after the end of a job: its Epilogs have 10 s at most, and are done when Slurm says it ended

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import os
 import tomllib
@@ -11,7 +12,7 @@ from typing import Any
 from slurmwrap.errors import SlurmwrapError
 from slurmwrap.fast_dataclasses import dataclass, field, replace
 from slurmwrap.host.hook_files import Chained, render_hook_files
-from slurmwrap.install import controllers, systemd_units
+from slurmwrap.install import slurm_conf, systemd_units
 from slurmwrap.install.compose_hooks import Composition, compose
 from slurmwrap.install.install_target import InstallTarget, SystemAccount, find_account
 from slurmwrap.install.manifest import Edited, Manifest, digest
@@ -27,8 +28,23 @@ from slurmwrap.install.slurm_conf import (
     settings_of,
     stripped,
 )
-from slurmwrap.install.spank import plugins_there
 from slurmwrap.resources import shipped
+
+
+def plugins_there(tree: FileTree, file: Path) -> bool:
+    """By plugstack.conf (spank(7)): a plugin named there, or a file that is included. Debian's own includes an empty
+    directory."""
+    found = tree.read(file)
+    lines = found.content.decode("latin-1").splitlines() if found else []
+    return any(_names_one(line.partition("#")[0].split(), tree, file) for line in lines)
+
+
+def _names_one(words: list[str], tree: FileTree, file: Path) -> bool:
+    if len(words) > 1 and words[0] == "include":
+        pattern = file.parent / words[1]  # a full path stays as it is
+        return any(fnmatch.fnmatchcase(name, pattern.name) for name in tree.names(pattern.parent))
+    return bool(words)
+
 
 NEW, SAME, UPGRADE, CONFLICT = "new", "same", "upgrade", "conflict"
 _HEADER = "# The site's configuration of slurmwrap. `slurmwrap config show` explains every key.\n"
@@ -138,9 +154,9 @@ def make_plan(
     wrong = [place.text for place in places if place.state == CONFLICT]
     wrong += [item.text for item in items if item.state == CONFLICT]
     conflicts = (*together.conflicts, *_remark_on_filter(wanted, manifest, main), *wrong)
-    hosts = controllers.list_controller_hosts(settings)
+    hosts = slurm_conf.list_controller_hosts(settings)
     remarks = [*together.remarks, *_remark_on_config(wanted, tree, items)]
-    remarks += [text for text in (controllers.explain_no_controller(hosts, here),) if text]
+    remarks += [text for text in (slurm_conf.explain_no_controller(hosts, here),) if text]
     if not command_found and wanted.units:
         remarks.append(f"There is no {wanted.command} here; the services start it.")
     paths = {str(item.path) for item in items}
@@ -149,7 +165,7 @@ def make_plan(
     return InstallationPlan(
         wanted=wanted, release=release, places=places, items=items, changes=changes,
         enable=systemd_units.ENABLED if wanted.units else (), conflicts=conflicts, remarks=tuple(remarks), stale=stale,
-        restart=together.restart, controllers=controllers.list_other_controllers(hosts, here),
+        restart=together.restart, controllers=slurm_conf.list_other_controllers(hosts, here),
     )  # fmt: skip
 
 

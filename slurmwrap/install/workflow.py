@@ -25,8 +25,7 @@ from slurmwrap.install.safe_files import FileTree
 from slurmwrap.install.systemd_units import PATH as SERVICE_PATH
 from slurmwrap.model import hostlist
 from slurmwrap.model.node import Node
-from slurmwrap.model.observation import Observation
-from slurmwrap.model.spool_entry import SpoolEntry
+from slurmwrap.model.observation import Observation, SpoolEntry
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.slurm.pyslurm.compatibility import read_commands_release
 from slurmwrap.slurm.scontrol_parser import parse_release

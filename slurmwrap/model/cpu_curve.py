@@ -11,7 +11,7 @@ from itertools import pairwise
 from math import log
 from statistics import median
 
-from slurmwrap.model.measurement import CurvePoint
+from slurmwrap.model.resource_profile import CurvePoint
 
 GOOD = 0.95  # of the best rate: enough
 SURE = 0.93  # of the best rate: what every larger point must reach as well

@@ -35,3 +35,20 @@ class Observation:
     node: str = ""  # "" for the controller and for users
     uid: int = -1  # of the encoding process, by MUNGE; -1 when the seal is directory ownership
     facts: Mapping[str, Any] = field(default_factory=dict)  # see docs/records.md for the keys of each context
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RejectedEntry:
+    """A spool file that was not believed, and why. It is kept apart and counted."""
+
+    name: str
+    reason: str
+    uid: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpoolEntry:
+    """One spool file read; `name` is handed back to `Spool.discard` once it is stored."""
+
+    name: str
+    item: Observation | RejectedEntry

@@ -10,7 +10,7 @@ from typing import Any
 
 from slurmwrap.fast_dataclasses import dataclass, field
 from slurmwrap.model.evidence import Diagnosis, RunKey
-from slurmwrap.model.measurement import Measurement
+from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.model.retry_decision import PlannedAction
 from slurmwrap.model.verdict import Verdict
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slurmwrap.fast_dataclasses import dataclass, field
 from slurmwrap.model.evidence import LogTail
-from slurmwrap.model.measurement import Measurement
+from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.model.verdict import FailedCommand
 
 # Sources of something else than training steps: backward passes, batches, printed numbers, busy samples of the GPU.

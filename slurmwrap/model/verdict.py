@@ -8,7 +8,7 @@ from typing import Any
 from slurmwrap.fast_dataclasses import asdict, dataclass
 from slurmwrap.model.evidence import Citation
 from slurmwrap.model.finding import Finding, Severity
-from slurmwrap.model.measurement import Measurement
+from slurmwrap.model.resource_profile import Measurement
 
 
 class Outcome(Enum):

@@ -1,7 +1,10 @@
 """Epilog: what root on this node can say about a job that ended here."""
 import time
 
-from . import checksum, gpu_addresses, hook_environment, kernel_log, kernel_filter, log_tails, nvml, munge_spool, node_state
+from . import checksum, gpu_addresses, hook_environment, nvml, munge_spool, node_state
+from . import kernel_log
+from . import kernel_log
+from . import log_tails
 
 LOGS_S = 3.0
 NVML_S = 3.0
@@ -77,7 +80,7 @@ def _kernel(environ, settings, mark, own, deadline):
     log = kernel_log.since(settings.kernel_log, mark.get("kernel"), mark.get("at"), deadline)
     addresses = [address for _, address in own if address]
     job_id, uid = hook_environment.job_id(environ), hook_environment.number(environ, "SLURM_JOB_UID")
-    kept, foreign = kernel_filter.relevant(log.lines, job_id, uid, addresses, bool(own), hook_environment.sluid(environ))
+    kept, foreign = kernel_log.relevant(log.lines, job_id, uid, addresses, bool(own), hook_environment.sluid(environ))
     found = {"kernel": kept, "kernel_source": settings.kernel_log.split(":", 1)[0]}
     errors = [log.lost] if log.lost else []
     if foreign and len(addresses) < len(own):

@@ -1,9 +1,177 @@
 """Turns the job's output patterns into log tails, read as the job's user. What comes back is the user's claim."""
+
+import os
+import re
+import os
+import re
+import stat
+from . import user_files
 import json
 import os
 import re
+from . import deadline_child, hook_environment, step_counts, user_files
 
-from . import deadline_child, hook_environment, output_pattern, rank_files, step_counts, user_files
+
+NO_TASK = 4294967294  # what Slurm writes for %a outside an array
+NUMBERS = b"jAaJbntUr"
+DIGITS, ANY = b"\0d", b"\0a"  # no path holds a NUL
+
+
+def known(environ, host):
+    """Values of the tokens that this Epilog can know. `host`: the real short host name (%N is not NodeName)."""
+    job_id = environ.get(b"SLURM_JOB_ID", b"")
+    values = {b"j": job_id, b"J": job_id, b"u": environ.get(b"SLURM_JOB_USER", b"")}
+    values.update({b"U": environ.get(b"SLURM_JOB_UID", b""), b"N": host, b"n": b"0", b"t": b"0", b"s": b"batch"})
+    for token, name in ((b"A", b"SLURM_ARRAY_JOB_ID"), (b"a", b"SLURM_ARRAY_TASK_ID"), (b"x", b"SLURM_JOB_NAME")):
+        if environ.get(name):  # not set by 22.05
+            values[token] = environ[name]
+    if environ.get(b"SLURM_JOB_SLUID"):  # 26.05, which has two tokens more
+        values.update({b"S": environ[b"SLURM_JOB_SLUID"], b"r": environ.get(b"SLURM_JOB_RESTART_COUNT", b"0")})
+    return values
+
+
+def readings(pattern, values, work_dir):
+    """The ways to read `pattern`, best first: each a list of components, bytes or compiled expressions.
+
+    An absent array is tried before an array of unknown id.
+    """
+    if b"\\" in pattern:  # a backslash switches all replacement off
+        return [_split(pattern.replace(b"\\", b""), work_dir)]
+    alone = dict(values)
+    alone.setdefault(b"A", values.get(b"j", b""))
+    alone.setdefault(b"a", b"%d" % NO_TASK)
+    first, second = _replace(pattern, alone), _replace(pattern, values)
+    return [_split(found, work_dir) for found in ([first] if first == second else [first, second])]
+
+
+def _replace(pattern, values):
+    def one(match):
+        width, token = match.groups()
+        if token == b"%":
+            return b"%"
+        if token not in b"jAaJNntsuUxb" and token not in values:
+            return match.group(0)
+        value = values.get(token)
+        if not value:
+            return DIGITS if token in NUMBERS else ANY
+        return value.zfill(min(int(width or 0), 10)) if token in NUMBERS else value
+
+    return re.sub(rb"%(\d*)([A-Za-z%])", one, pattern, flags=re.DOTALL)
+
+
+def _split(path, work_dir):
+    full = os.path.normpath(os.path.join(work_dir or b"/", path))
+    return [_component(part) for part in full.split(b"/") if part]
+
+
+def _component(part):
+    if b"\0" not in part:
+        return part
+    pieces = re.split(rb"(\0[da])", part)
+    source = b"".join({DIGITS: rb"[0-9]+", ANY: rb"[^/]+"}.get(piece) or re.escape(piece) for piece in pieces)
+    return re.compile(source + rb"\Z", re.DOTALL)
+
+
+RANK_TAIL = 16 * 1024
+KEPT = 8  # files sent
+LOOKED = 64  # files opened: the ones that went quiet first, and the newest
+NAMED = 1024  # files whose status is asked for
+SKIPPED = 8  # named in the observation; the rest are counted
+_FAMILY = re.compile(
+    rb"(?:log|out|err|output|stdout|stderr|rank|task|node|worker|proc|host)[._-]?"
+    rb"(?P<number>[0-9]{1,6})(?P<suffix>(?:\.(?:log|out|err|txt|stdout|stderr))?)\Z",
+    re.IGNORECASE,
+)
+_FAILED = re.compile(
+    rb"Traceback|[Ee]rror\b|ERROR|Exception|[Ss]egmentation fault|[Aa]ssert|FATAL|[Ff]atal|[Aa]bort|Killed"
+    rb"|terminate called"
+)
+
+
+def beside(directory, job_id, uid, since, known, of_array=False):
+    """(found, skipped): found [(path, bytes, truncated)], the first to fail first; skipped ["name: why"].
+
+    `known`: paths that are read anyway; `since`: Unix time, None reads nothing; `of_array`: see named_like.
+    """
+    if since is None:
+        return [], []
+    written = []
+    names = named_like(user_files.listed(directory), job_id, of_array)
+    for name in names[:NAMED]:
+        other = os.path.join(directory, name)
+        at = _written(other, uid, since) if other not in known else None
+        if at is not None:
+            written.append((at, other))
+    written.sort()
+    few = written if len(written) <= LOOKED else written[: LOOKED // 2] + written[-(LOOKED // 2) :]
+    read, skipped = _read([other for _, other in few], uid)
+    kept = preferred(read)
+    left = len(written) - len(kept) - len(skipped) + max(0, len(names) - NAMED)
+    if left:
+        skipped.append("%d more files beside it: no more than %d are kept" % (left, KEPT))
+    return kept, skipped[-SKIPPED:]
+
+
+def named_like(names, job_id, of_array=False):
+    """Those of `names` (bytes) that belong to a job by their names alone.
+
+    `of_array`: the job's output is named by %a. One task of each array has the array's id as its own, and what is
+    called 41_7 is then not a rank of it, but the output of another task.
+    """
+    number = re.compile(rb"(?<![0-9])(?:(?<![0-9A-Za-z])(?P<array>[0-9]+)_)?%d(?![0-9])(?P<task>_[0-9])?" % job_id)
+    found, families = [], {}
+    for name in names:
+        if any(not _of_another(match, job_id, of_array) for match in number.finditer(name)):
+            found.append(name)
+            continue
+        member = _FAMILY.search(name)
+        if member:
+            families.setdefault((name[: member.start("number")], member.group("suffix")), []).append(name)
+    for (stem, suffix), members in sorted(families.items()):
+        numbers = set(int(name[len(stem) : len(name) - len(suffix)]) for name in members)
+        if 0 in numbers and len(numbers) > 1:
+            found.extend(sorted(members))
+    return found
+
+
+def _of_another(match, job_id, of_array):
+    """Whether the id is the index of an array's task, as in slurm-16_18.out for job 18, or of_array holds.
+
+    In 0_4711 and 20261121_4711 it is no index: jobs that run at the same time have ids of about the same size.
+    """
+    if of_array and match.group("task"):
+        return True
+    array = int(match.group("array") or 0)
+    return job_id <= 10 * array <= 100 * job_id and (of_array or array != job_id)
+
+
+def preferred(read):
+    """Up to KEPT of `read`, (path, data, truncated) by time of the last write: who failed first, then the newest."""
+    failed = [one for one in read if _FAILED.search(one[1])][: KEPT - 2]
+    newest = [one for one in reversed(read) if one not in failed][: KEPT - len(failed)]
+    return failed + newest
+
+
+def _written(path, uid, since):
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    ours = stat.S_ISREG(found.st_mode) and found.st_uid == uid and found.st_size and found.st_mtime >= since - 2.0
+    return found.st_mtime if ours else None
+
+
+def _read(paths, uid):
+    found, skipped = [], []
+    for path in paths:
+        try:
+            data, more = user_files.tail(path, uid, RANK_TAIL)
+            found.append((path, data, more))
+        except (user_files.Unreadable, OSError) as reason:
+            why = getattr(reason, "strerror", None) or str(reason)
+            skipped.append("%s: %s" % (os.path.basename(path).decode("utf-8", "replace"), why))
+    return found, skipped
+
 
 TAIL = 64 * 1024
 ANSWER = 4 << 20  # both tails as JSON, every byte escaped
@@ -20,9 +188,9 @@ def tails(environ, started_at, deadline):
     if not uid or gid is None:
         return {"logs": [], "log_error": "a job of root" if uid == 0 else "the job's user is unknown"}
     user = hook_environment.text(environ, "SLURM_JOB_USER")
-    values = output_pattern.known(environ, os.uname().nodename.split(".")[0].encode("utf-8", "surrogateescape"))
+    values = known(environ, os.uname().nodename.split(".")[0].encode("utf-8", "surrogateescape"))
     work_dir = environ.get(b"SLURM_JOB_WORK_DIR", b"")
-    files = [(name, output_pattern.readings(name, values, work_dir)) for name in wanted]
+    files = [(name, readings(name, values, work_dir)) for name in wanted]
     ranks_of = hook_environment.job_id(environ), work_dir, _by_task(wanted)
     return _as_user(files, user, uid, gid, started_at, deadline, ranks_of=ranks_of)
 
@@ -71,7 +239,7 @@ def _ranks(directory, job_id, uid, started_at, known, of_array, send):
     if not directory.startswith(b"/"):
         return
     try:
-        found, skipped = rank_files.beside(directory, job_id, uid, started_at, known, of_array)
+        found, skipped = beside(directory, job_id, uid, started_at, known, of_array)
     except (user_files.Unreadable, OSError) as reason:
         found, skipped = [], ["ranks' files: %s" % (getattr(reason, "strerror", None) or reason)]
     for path, data, more in found:

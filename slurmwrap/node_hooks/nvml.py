@@ -6,7 +6,9 @@ this node until the next boot.
 import json
 import os
 
-from . import driver_guard, kernel_log, kernel_filter, nvml_ask, node_state
+from . import driver_guard, nvml_ask, node_state
+from . import kernel_log
+from . import kernel_log
 
 LIMIT = 1 << 20
 FALLEN = "gpu.fallen"
@@ -59,7 +61,7 @@ def fallen(settings, lines):
     """
     path = os.path.join(settings.node_state_dir, FALLEN)
     boot = kernel_log.boot()
-    said = [text for text, _ in lines if kernel_filter.fell_off(text)]
+    said = [text for text, _ in lines if kernel_log.fell_off(text)]
     if not said:
         remembered = node_state.read_json(path)
         return str(remembered.get("text")) if remembered.get("boot") == boot else ""

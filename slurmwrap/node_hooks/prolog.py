@@ -4,7 +4,9 @@ Where the gate is on (prolog_gate.py) it may refuse the node instead; then no ma
 """
 import time
 
-from . import gpu_addresses, hook_environment, kernel_log, cgroup_sampler, munge_spool, node_state
+from . import gpu_addresses, hook_environment, munge_spool, node_state
+from . import kernel_log
+from . import job_cgroup
 
 SEND_S = 2.0  # kept back for MUNGE and the spool
 
@@ -29,7 +31,7 @@ def run(environ, settings, deadline):
             return
     try:
         node_state.save_mark(settings, job_id, mark)
-        cgroup_sampler.start(settings, job_id, hook_environment.number(environ, "SLURM_JOB_UID"), sluid=hook_environment.sluid(environ))
+        job_cgroup.start(settings, job_id, hook_environment.number(environ, "SLURM_JOB_UID"), sluid=hook_environment.sluid(environ))
     except OSError as error:
         facts["lost"] = "no kernel mark or sampler: %s" % error
     if facts.get("gate", {}).get("refused"):  # no one would know why the node is drained

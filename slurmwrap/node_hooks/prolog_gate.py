@@ -9,7 +9,9 @@ import os
 import stat
 import time
 
-from . import deadline_child, kernel_log, kernel_filter, nvml, node_state
+from . import deadline_child, nvml, node_state
+from . import kernel_log
+from . import kernel_log
 
 READ_S, NVML_S = 1.0, 3.0
 FILE = 1 << 20
@@ -100,11 +102,11 @@ def _faults(content, node, source):
 
 def _concerns(fault, addresses):
     """A fault of one GPU stands only against jobs that got that GPU."""
-    return not fault["gpu"] or kernel_filter.bus_address(fault["gpu"]) in _tuples(addresses)
+    return not fault["gpu"] or kernel_log.bus_address(fault["gpu"]) in _tuples(addresses)
 
 
 def _tuples(addresses):
-    return [kernel_filter.bus_address(address) for address in addresses]
+    return [kernel_log.bus_address(address) for address in addresses]
 
 
 def _asked(settings, own, told, deadline):
@@ -112,7 +114,7 @@ def _asked(settings, own, told, deadline):
     lines, suspects = _kernel(settings, deadline)
     fallen = nvml.fallen(settings, lines)
     addresses = [address for _, address in own if address]
-    ours = [one for one in suspects if one["gpu"] and kernel_filter.bus_address(one["gpu"]) in _tuples(addresses)]
+    ours = [one for one in suspects if one["gpu"] and kernel_log.bus_address(one["gpu"]) in _tuples(addresses)]
     lost = [one for one in ours if one["cause"] == "xid_79"]
     if lost:
         return lost[0]
@@ -160,7 +162,7 @@ def _readable(settings, kept):
 
 def _suspect(line):
     text, at = line
-    code = 79 if kernel_filter.fell_off(text) else kernel_filter.xid(text)
+    code = 79 if kernel_log.fell_off(text) else kernel_log.xid(text)
     if code not in SUSPECT:
         return None
     since = int(at if at is not None else time.time())
@@ -168,7 +170,7 @@ def _suspect(line):
 
 
 def _gpu_of(text):
-    address = kernel_filter.bus_address(text)
+    address = kernel_log.bus_address(text)
     return "%04x:%02x:%02x" % address if address else ""
 
 

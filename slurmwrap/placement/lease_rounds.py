@@ -24,13 +24,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import exp
 
+from slurmwrap.placement.allocate import tune
 from slurmwrap.placement.allocation_options import Prices, Share, share_of
 from slurmwrap.placement.assignment import Job, assign_capacity, make_assignment_job
 from slurmwrap.placement.demand import Allocation, GradedSettings, JobDemand, Server
 from slurmwrap.placement.free_capacity import list_eligible, list_free_capacity
 from slurmwrap.placement.lease_options import Menu, make_menu
 from slurmwrap.placement.rebalance import exchange_between_servers
-from slurmwrap.placement.synergy_tune import tune
 
 
 def allocate_lease_rounds(

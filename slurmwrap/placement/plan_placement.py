@@ -9,31 +9,128 @@ contradicts what the user set, and none takes away a node without which the job 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import ceil
 
-from slurmwrap.fast_dataclasses import replace
+from slurmwrap.fast_dataclasses import dataclass, field, replace
+from slurmwrap.model.hostlist import fold
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.placement.candidates import CandidateNodes, NodeSlot, find_candidate_nodes, has_opaque_node_choice
-from slurmwrap.placement.excluded_nodes import Avoidance, avoid
-from slurmwrap.placement.locality import NodeChoice, Rank, choose, compute_fullest_domain, is_whole_node_broken
-from slurmwrap.placement.locality_delay import LocalityDelay, compute_locality_delay
-from slurmwrap.placement.network_options import ask_for_one_domain
-from slurmwrap.placement.node_options import ask_for_node_count, ask_for_nodes
-from slurmwrap.placement.node_ranking import NodeRankScore, compute_clash, score
-from slurmwrap.placement.placement_remarks import list_placement_remarks
-from slurmwrap.placement.planning_facts import PlanningFacts
+from slurmwrap.placement.locality import (
+    LocalityDelay,
+    NodeChoice,
+    Rank,
+    choose,
+    compute_fullest_domain,
+    compute_locality_delay,
+    is_whole_node_broken,
+)
+from slurmwrap.placement.node_ranking import Avoidance, NodeRankScore, avoid, compute_clash, is_on_one_socket, score
 from slurmwrap.placement.relaxation_levels import make_levels, make_tuned_step
 from slurmwrap.placement.resource_units import ResourceUnits, compute_resource_units
-from slurmwrap.placement.slurm_options import PlacementContext, SlurmOptions
+from slurmwrap.placement.slurm_options import (
+    PlacementContext,
+    SlurmOptions,
+    ask_for_node_count,
+    ask_for_nodes,
+    ask_for_one_domain,
+)
 from slurmwrap.sbatch.request import CpuUnit, JobRequest, MemUnit, OptionChange
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slurmwrap.config import Config
-    from slurmwrap.model.node import NodeHealth, Snapshot
+    from slurmwrap.model.node import Node, NodeHealth, NodeLoad, Snapshot
     from slurmwrap.model.resource_profile import ResourceProfile
+    from slurmwrap.placement.candidates import CandidateNodes, NodeSlot
+    from slurmwrap.placement.locality import NodeChoice
     from slurmwrap.placement.tuning import TunedRequestPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanningFacts:
+    """What is published, and what happens to the job next. The defaults promise nothing."""
+
+    loads: Mapping[str, NodeLoad] = field(default_factory=dict)  # by node
+    relaxing: bool = False  # a reconciler loosens waiting jobs: firm things may be asked for
+    qos: str = ""  # and account: those that Slurm gave a job that is submitted already; "": no one knows yet
+    account: str = ""
+    starts_now: bool = False  # it is eligible at once: no pre-run, --begin, --hold or dependency in between
+
+
+def list_placement_remarks(
+    field: CandidateNodes,
+    choice: NodeChoice,
+    avoided: frozenset[str],
+    profile: ResourceProfile | None,
+    outlook: PlanningFacts,
+) -> tuple[str, ...]:
+    """Clauses without a full stop; () where we know no node of the job. `avoided`: nodes that it does not get."""
+    if not field.able:
+        return ()
+    found = [_describe_nodes(field, choice)]
+    if field.reserved:
+        found.append(f"{_format_names(field.reserved)} cannot be had: a reservation begins before the job would end")
+    if len(choice.nodes) == 1:
+        spot, group = next((s, group) for group in field.free for s in group if s.node.name == choice.nodes[0])
+        found += _explain_spared_nodes(spot, group, avoided, field)
+        found += _explain_choice(spot.node, min(spot.units, field.need.units), field, profile, outlook)
+    return tuple(found)
+
+
+def _describe_nodes(field: CandidateNodes, choice: NodeChoice) -> str:
+    if not choice.nodes:
+        return "no place has room for all of it now: it waits, and takes nothing before it can have everything"
+    names = _format_names(choice.nodes)
+    inside = f" in {choice.domain}" if choice.domain else ""
+    if len(choice.nodes) == 1 and choice.broken:
+        return f"best now: {names}{inside}, an idle node: none in use has room for it"
+    if len(choice.nodes) == 1:
+        return f"best now: {names}{inside}, {_explain_node(field, choice)}"
+    spread = "" if choice.domain or not field.levels else "; no single network domain has room for it"
+    return f"best now: {names}{inside}, the fewest nodes that hold it{spread}"
+
+
+def _explain_node(field: CandidateNodes, choice: NodeChoice) -> str:
+    node = next(s.node for group in field.free for s in group if s.node.name == choice.nodes[0])
+    if node.gpus_free <= field.need.units * field.need.gpus:
+        return "whose free GPUs it fills"
+    return "a node in use, so that no idle one is broken"
+
+
+def _explain_spared_nodes(
+    chosen: NodeSlot, group: Sequence[NodeSlot], avoided: frozenset[str], field: CandidateNodes
+) -> Iterator[str]:
+    """Nodes with as many GPUs and as many free that only Slurm's Weight puts behind it."""
+    node, units = chosen.node, field.need.units
+    heavier = (s for s in group if s.node.weight > node.weight and s.units >= units and s.node.name not in avoided)
+    alike = tuple(s.node.name for s in heavier if (s.node.gpus, s.node.gpus_free) == (node.gpus, node.gpus_free))
+    if alike:
+        yield f"{_format_names(alike)} would do too, but Slurm's Weight spares {'it' if len(alike) == 1 else 'them'}"
+
+
+def _explain_choice(
+    node: Node, units: int, field: CandidateNodes, profile: ResourceProfile | None, outlook: PlanningFacts
+) -> Iterator[str]:
+    """What made this node better than others with as many GPUs free."""
+    gpus = field.need.on(units)[0]
+    parts = score(node, units, field.need, profile, outlook.loads)
+    if gpus > 1 and is_on_one_socket(node, gpus):
+        yield f"its {gpus} GPUs can lie on one socket of {node.name}"
+    if parts.sockets:
+        yield f"its {gpus} GPUs would lie on two sockets of {node.name}; no node that ranks better is free"
+    if parts.balance < -0.5:
+        yield f"{node.name} has CPUs or memory that its light jobs left over"
+    if node.name in outlook.loads and profile is not None:
+        load = outlook.loads[node.name]
+        busy = f"{load.cpus_busy:.0f} of its {node.cpus} CPUs"
+        yield f"the jobs on {node.name} keep {busy} busy"
+
+
+def _format_names(names: tuple[str, ...]) -> str:
+    text = fold(names)
+    return text if len(text) <= 60 else f"{len(names)} nodes"
+
 
 NOTHING = PlanningFacts()
 

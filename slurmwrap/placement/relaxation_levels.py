@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.placement_plan import Level
-from slurmwrap.placement.locality_delay import SHARE_OF_TIME
+from slurmwrap.placement.locality import SHARE_OF_TIME
 from slurmwrap.placement.slurm_options import LocalityStep
 
 TYPE_CHECKING = False

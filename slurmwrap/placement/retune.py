@@ -18,11 +18,15 @@ the installed Slurm: tests/slurm/test_retune.py):
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 
+from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.action import SlurmAction, Verb
 from slurmwrap.model.hostlist import expand
 from slurmwrap.model.placement_plan import PlacementPlan
+from slurmwrap.placement.allocation_options import share_of
+from slurmwrap.placement.demand import Allocation, JobDemand, Server
+from slurmwrap.placement.throughput import find_speed
 from slurmwrap.sbatch.request import CpuUnit, GpuUnit, JobRequest, MemUnit, OptionChange, ResourceShape
 
 TYPE_CHECKING = False
@@ -201,3 +205,44 @@ def _parse_names(hostlist: str | None) -> frozenset[str] | None:
         return None if "/" in (hostlist or "") else frozenset(expand(hostlist or ""))
     except ValueError:
         return None
+
+
+MATTERS = 0.05  # a change of speed below this is not worth an update of a job that cannot start yet
+
+
+def limit_to_share_of_servers(claim: JobDemand, servers: Sequence[Server]) -> JobDemand:
+    """It may be given less than it asks, but no more than its share: of what lies above others would be short."""
+    names = claim.servers
+    may_run = [s for s in servers if s.gpus >= claim.gpus_per_node and (names is None or s.name in names)]
+    share = share_of(claim, may_run)
+    if share is None or not claim.speeds:
+        return claim
+    return replace(
+        claim,
+        most_cpus=min(share.most_cpus, max(share.cpus, claim.cpus)),
+        most_mem_mib=min(share.most_mem_mib, max(share.mem_mib, claim.mem_mib)),
+    )
+
+
+def list_hurried_jobs(queue: Iterable[tuple[str, Set[str], bool]]) -> frozenset[str]:
+    """Tuned jobs with a job behind them that wants the same servers and is not tuned: nobody gets more than his share,
+    nor waits for it, in front of such a job, which gains nothing by it. (job, servers where it may run, whether it is
+    tuned), the lowest priority first."""
+    found, wanted = set[str](), set[str]()
+    for job, servers, tuned in queue:
+        if not tuned:
+            wanted |= servers
+        elif not wanted.isdisjoint(servers):
+            found.add(job)
+    return frozenset(found)
+
+
+def is_worth_an_update(claim: JobDemand, grant: Allocation, cpus: float, mem_mib: float) -> bool:
+    """Whether a job that asks for `cpus` and `mem_mib` per GPU now should ask for its grant instead: always where it
+    could start now. Else only a gain in speed, or something given back, is worth an update."""
+    if grant.servers:
+        return True
+    now, then = find_speed(claim.speeds, cpus, mem_mib), find_speed(claim.speeds, grant.cpus, grant.mem_mib)
+    if abs(then - now) > MATTERS * now:
+        return True
+    return cpus - grant.cpus >= 1 or mem_mib > grant.mem_mib * (1 + MATTERS)

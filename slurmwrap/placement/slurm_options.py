@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.model.hostlist import fold
+from slurmwrap.sbatch.options import BY_NAME
+from slurmwrap.sbatch.request import GpuUnit, OptionChange
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,10 +15,10 @@ if TYPE_CHECKING:
     from slurmwrap.model.node import Node, Snapshot
     from slurmwrap.model.placement_plan import PlacementPlan
     from slurmwrap.placement.candidates import CandidateNodes
-    from slurmwrap.placement.locality import NodeChoice
-    from slurmwrap.placement.locality_delay import LocalityDelay
-    from slurmwrap.placement.planning_facts import PlanningFacts
+    from slurmwrap.placement.locality import LocalityDelay, NodeChoice
+    from slurmwrap.placement.plan_placement import PlanningFacts
     from slurmwrap.sbatch.request import JobRequest, OptionChange
+
 
 _FIRM = {"nodes": ("fewest nodes", "NumNodes"), "constraint": ("one rack", "Features")}  # option → level, its key
 
@@ -86,3 +89,290 @@ def keep_submitted_options(before: PlacementPlan, options: Sequence[str], case: 
         if key in updates
     )
     return SlurmOptions(wishes=wishes, steps=steps)
+
+
+MAX_RACKS = 32  # alternatives in one --constraint or --prefer: slurmctld tries each of them at every pass
+
+
+def ask_for_one_domain(case: PlacementContext, before: PlacementPlan | None, count: SlurmOptions) -> SlurmOptions:
+    """What to ask for a job of several nodes. `before`: the plan that it was submitted with; `count`: what is asked for
+    about the number of nodes."""
+    source = case.snapshot.topology.source
+    if case.most < 2:
+        return SlurmOptions()
+    if any(partition.topology for partition in case.field.partitions):
+        return SlurmOptions(remarks=("its partition has a network topology of its own, which we do not see",))
+    if before is not None and source != "tree":
+        return keep_submitted_options(before, ("constraint", "prefer", "segment"), case)
+    by_us = any(wish.option == "nodes" for wish in count.wishes)
+    least = case.request.shape.nodes
+    said = case.field.need.exact or (least is not None and case.field.holds_on(case.usable, least))
+    if source == "tree" and not (by_us or said or case.request.setting("switches")):
+        return SlurmOptions(
+            remarks=("say the number of nodes (--nodes), and Slurm can be asked to keep it under one switch",)
+        )
+    return _BY_SOURCE.get(source, _explain_no_topology)(case)
+
+
+def _explain_no_topology(case: PlacementContext) -> SlurmOptions:
+    return SlurmOptions(remarks=("Slurm knows no network topology here, so its nodes may lie anywhere",))
+
+
+def _explain_rack_file(case: PlacementContext) -> SlurmOptions:
+    return SlurmOptions(
+        remarks=("Slurm does not know the racks of placement.topology_file, so it cannot be asked for one",)
+    )
+
+
+# ------------------------------------------------------------------------------------------- topology/tree
+
+
+def _ask_for_switches(case: PlacementContext) -> SlurmOptions:
+    if case.request.setting("switches"):
+        return SlurmOptions(remarks=("you ask for switches yourself",))
+    count, leaves = _count_fewest_leaves(case)
+    if case.config.placement.switch_wait_s <= 0 or count is None or count == leaves:
+        return SlurmOptions()
+    due, clamp = case.patience.wait_s, case.snapshot.max_switch_wait_s
+    wait, where = min(due, clamp), "one switch" if count == 1 else f"{count} switches"
+    if wait < 1:
+        return SlurmOptions(remarks=(f"no switch is waited for: {case.patience.reason}",))
+    cut = f", its max_switch_wait, for {due} s would be due" if wait < due else " for that"
+    reason = f"{case.most} nodes fit under {where}; {case.patience.reason}; Slurm waits up to {wait} s{cut}"
+    wish = OptionChange(option="switches", value=f"{count}@{wait // 60}:{wait % 60:02d}", reason=reason)
+    step = LocalityStep(
+        name=where, wait_s=wait, updates=(("Switches", "0"),), reason=f"{where} did not come free in time"
+    )
+    return SlurmOptions(wishes=(wish,), steps=(step,))
+
+
+def _count_fewest_leaves(case: PlacementContext) -> tuple[int | None, int]:
+    """(leaf switches that it needs in the closest domain that can hold it, leaf switches with nodes for it)."""
+    usable = case.usable
+    if not case.field.levels:
+        return None, 0
+    leaf_of = case.field.levels[0]
+    for domain_of in case.field.levels:
+        holding = [members for members in _group_by_domain(usable, domain_of).values() if _can_hold(members, case)]
+        if holding:
+            if domain_of is leaf_of:
+                return 1, len(_group_by_domain(usable, leaf_of))
+            needed = min(_count_leaves(members, leaf_of, case) for members in holding)
+            return needed, len(_group_by_domain(usable, leaf_of))
+    return None, 0
+
+
+def _count_leaves(members: Sequence[Node], leaf_of: Mapping[str, str], case: PlacementContext) -> int:
+    taken: list[Node] = []
+    leaves = sorted(_group_by_domain(members, leaf_of).values(), key=len, reverse=True)
+    for count, leaf in enumerate(leaves, start=1):
+        taken += leaf
+        if _can_hold(taken, case):
+            return count
+    return len(leaves)
+
+
+def _can_hold(nodes: Sequence[Node], case: PlacementContext) -> bool:
+    return len(nodes) >= case.most and case.field.holds(nodes, case.most)
+
+
+def _group_by_domain(nodes: Iterable[Node], domain_of: Mapping[str, str]) -> dict[str, list[Node]]:
+    groups: dict[str, list[Node]] = {}
+    for node in nodes:
+        if (name := domain_of.get(node.name)) is not None:
+            groups.setdefault(name, []).append(node)
+    return groups
+
+
+# ------------------------------------------------------------------------------------------- topology/block
+
+
+def _ask_for_segment(case: PlacementContext) -> SlurmOptions:
+    """Loosened only where the block that Slurm insists on has no room now, for a job that loses little by it."""
+    need, choice, level = case.field.need, case.choice, find_insisted_level(case)
+    if case.request.setting("segment"):
+        return SlurmOptions(remarks=("you ask for segments yourself",))
+    release = case.snapshot.release
+    if release is None or not BY_NAME["segment"].known_to(release):
+        return SlurmOptions(
+            remarks=("Slurm itself keeps it inside one block; this release cannot cut it into segments",)
+        )
+    if not need.exact:
+        return SlurmOptions(
+            remarks=("Slurm itself keeps it inside one block; only a fixed number of nodes could be cut",)
+        )
+    if level is not None and choice.domain is not None and (choice.level or 0) <= level:
+        return SlurmOptions(remarks=(f"Slurm itself keeps it inside one block; {choice.domain} has room now",))
+    if level is not None and (case.patience.firm or (case.patience.wait_s and not case.outlook.starts_now)):
+        return SlurmOptions(remarks=(f"Slurm itself keeps it inside one block; {case.patience.reason}",))
+    size = _find_largest_segment(case, now=level is not None)
+    if size is None:
+        return SlurmOptions(remarks=("no block has room for it, and it cannot be cut into segments that would have",))
+    nodes, when = need.least_nodes, "now" if level is not None else "at all, so Slurm would refuse it"
+    why = f"; {case.patience.reason}" if not case.patience.wait_s else "; it starts now instead of waiting for one"
+    reason = f"no block has room for {nodes} nodes {when}, but blocks have for {size} each{why * (level is not None)}"
+    return SlurmOptions(wishes=(OptionChange(option="segment", value=str(size), reason=reason),))
+
+
+def find_insisted_level(case: PlacementContext) -> int | None:
+    """The smallest level with a block of so many nodes: the job must lie in one of that. None: no block is so large."""
+    blocks = case.snapshot.topology.blocks
+    return min((b.level for b in blocks if (b.size or len(b.nodes)) >= case.field.need.least_nodes), default=None)
+
+
+def _find_largest_segment(case: PlacementContext, *, now: bool) -> int | None:
+    """The largest piece that divides the job, fits a base block, and has room often enough: now, or with all idle."""
+    nodes = case.field.need.least_nodes
+    blocks = [block for block in case.snapshot.topology.blocks if block.level == 0]
+    base = min((block.size or len(block.nodes) for block in blocks), default=0)
+    idle = [node.name for node in case.usable if node.name in case.field.ready]
+    groups = [[spot.node.name for spot in group] for group in case.field.free] if now else [idle]
+    for group in groups:
+        here = frozenset(group) - case.avoided
+        room = [min(len(here.intersection(block.nodes)), block.size or len(block.nodes)) for block in blocks]
+        for size in range(min(base, nodes - 1), 0, -1):
+            if nodes % size == 0 and sum(one // size for one in room) * size >= nodes:
+                return size
+    return None
+
+
+# ------------------------------------------------------------------------------------------- features
+
+
+def _ask_for_racks(case: PlacementContext) -> SlurmOptions:
+    """Racks are the domains of the closest level, named as the features are."""
+    if case.request.setting("constraint") or case.request.setting("prefer"):
+        return SlurmOptions(remarks=("you ask for node features yourself, so no rack is asked for",))
+    racks = _group_by_domain(case.usable, case.field.levels[0])
+    holding = sorted(name for name, members in racks.items() if _can_hold(members, case))
+    if not holding or len(racks) < 2 or len(holding) > MAX_RACKS:
+        return SlurmOptions(remarks=(f"no single rack can hold {case.most} nodes for it",) if not holding else ())
+    value = f"[{'|'.join(holding)}]" if len(holding) > 1 else holding[0]
+    where = f"{case.most} nodes fit into one rack; {case.patience.reason}"
+    if not case.firm:
+        reason = f"{where}; Slurm takes one rack if that is free, else any nodes"
+        return SlurmOptions(wishes=(OptionChange(option="prefer", value=value, reason=reason),))
+    wait = case.patience.wait_s
+    wish = OptionChange(option="constraint", value=value, reason=f"{where}; the reconciler drops this after {wait} s")
+    step = LocalityStep(name="one rack", wait_s=wait, updates=(("Features", ""),), reason="no rack came free in time")
+    return SlurmOptions(wishes=(wish,), steps=(step,))
+
+
+_BY_SOURCE: Mapping[str, Callable[[PlacementContext], SlurmOptions]] = {
+    "tree": _ask_for_switches,
+    "block": _ask_for_segment,
+    "features": _ask_for_racks,
+    "file": _explain_rack_file,
+}
+
+
+_TAKES_EVERY_LIST = (22, 5)  # what the releases between it and 24.11 do was not tried
+
+
+def ask_for_node_count(case: PlacementContext, before: PlacementPlan | None) -> SlurmOptions:
+    """The number of nodes. `before`: the plan that the job was submitted with."""
+    if before is not None:
+        return keep_submitted_options(before, ("nodes",), case)
+    shape = case.request.shape
+    if shape.nodes is None:
+        return _ask_for_fewest(case)
+    if case.field.need.exact or shape.gpu_unit not in (GpuUnit.GRES, GpuUnit.PER_NODE):
+        return SlurmOptions()
+    return SlurmOptions(remarks=("on fewer nodes of your range it would have fewer GPUs: Slurm takes the most it can",))
+
+
+def _ask_for_fewest(case: PlacementContext) -> SlurmOptions:
+    field, need = case.field, case.field.need
+    if case.request.shape.gpu_unit not in (GpuUnit.GPUS, GpuUnit.PER_TASK) or need.per_node is not None:
+        return SlurmOptions()
+    if not case.firm or need.units < 2:
+        return SlurmOptions(remarks=("Slurm takes the fewest nodes that are free",) if need.units > 1 else ())
+    allowed = [p.max_nodes for p in field.partitions if p.max_nodes]
+    most = min([need.units, need.tasks or need.units, len(field.able), *allowed])  # no node without a task
+    least = max([1, *(p.min_nodes for p in field.partitions)])
+    if not least <= field.fewest < most or not field.holds_on(case.usable, field.fewest):
+        return SlurmOptions()
+    nodes = f"{field.fewest} node{'s' * (field.fewest > 1)}"
+    wait = case.patience.wait_s
+    reason = f"{nodes} can hold it; {case.patience.reason}; the reconciler drops this after {wait} s"
+    update = ("NumNodes", f"{field.fewest}-{most}")
+    step = LocalityStep(
+        name="fewest nodes", wait_s=wait, updates=(update,), reason=f"{nodes} did not come free in time"
+    )
+    return SlurmOptions(wishes=(OptionChange(option="nodes", value=str(field.fewest), reason=reason),), steps=(step,))
+
+
+def ask_for_nodes(case: PlacementContext, others: SlurmOptions) -> SlurmOptions:
+    """The very nodes, for a job that would start on them at once. `others`: what else is asked for."""
+    seconds = case.config.placement.pin_s
+    names = case.choice.nodes
+    if not names or case.choice.spots <= len(names):
+        return SlurmOptions()
+    chosen = fold(names)
+    if why := _explain_no_node_list(case, others):
+        return SlurmOptions(remarks=(f"not tied to {chosen}: {why}",))
+    reason = f"free now and best; if {chosen} is taken, it may start on other nodes after {seconds} s"
+    step = LocalityStep(
+        name="these nodes", wait_s=seconds, updates=(("ReqNodeList", ""),), reason=f"{chosen} did not come free in time"
+    )
+    return SlurmOptions(wishes=(OptionChange(option="nodelist", value=chosen, reason=reason),), steps=(step,))
+
+
+def _explain_no_node_list(case: PlacementContext, others: SlurmOptions) -> str:
+    """Why these nodes are not asked for, as a clause; "" when they are."""
+    planned = [n.name for n in case.field.able if "PLANNED" in n.flags and n.name in case.choice.nodes]
+    waits = {wish.option for wish in others.wishes} & {"switches", "constraint"} or case.request.setting("switches")
+    reasons = (
+        (not case.outlook.relaxing, "no reconciler here would release it to other nodes"),
+        (case.config.placement.pin_s <= 0, "placement.pin_s is 0"),
+        (case.request.setting("array") is not None, "tasks of an array would all want the same nodes"),
+        (not case.outlook.starts_now, "it may not start at once"),
+        (not case.field.need.sure, "what it needs on a node is not known for certain"),
+        (_get_fixed_count(case, others) != len(case.choice.nodes), "its number of nodes is open"),
+        (case.request.setting("prefer") is not None, "you prefer some nodes yourself"),
+        (not _is_allowed_everywhere(case), "not all of your partitions have them"),
+        (
+            len(case.choice.nodes) > 1 and any(p.topology for p in case.field.partitions),
+            "its partition has a network of its own",
+        ),
+        (_is_refused_by_slurm(case), "Slurm refuses any list of nodes with this --gpus and --ntasks-per-node"),
+        (not _is_within_block(case, others), "Slurm lets it lie in one block, or in segments of one block each"),
+        (bool(planned), f"Slurm plans another job on {', '.join(planned[:3])}"),
+        (
+            len(case.choice.nodes) > 1 and case.choice.level != 0 and bool(waits),
+            "they lie apart, and it waits to lie close",
+        ),
+    )
+    return next((why for hit, why in reasons if hit), "")
+
+
+def _is_allowed_everywhere(case: PlacementContext) -> bool:
+    """With EnforcePartLimits=ALL Slurm refuses a list of nodes that one of the partitions does not have."""
+    names = {partition.name for partition in case.field.partitions}
+    return all(names <= set(node.partitions) for node in case.field.able if node.name in case.choice.nodes)
+
+
+def _is_refused_by_slurm(case: PlacementContext) -> bool:
+    """Several nodes, --gpus, and --ntasks-per-node that makes as many tasks for each GPU."""
+    shape, nodes = case.request.shape, len(case.choice.nodes)
+    if case.snapshot.release == _TAKES_EVERY_LIST or shape.gpu_unit is not GpuUnit.GPUS or nodes < 2:
+        return False
+    return bool(shape.tasks_per_node) and nodes * (shape.tasks_per_node or 0) % shape.gpus == 0
+
+
+def _is_within_block(case: PlacementContext, others: SlurmOptions) -> bool:
+    """With topology/block Slurm never starts a job on nodes that its block, or its segments, do not hold."""
+    if case.snapshot.topology.source != "block" or len(case.choice.nodes) < 2:
+        return True
+    cut = case.request.setting("segment") or any(wish.option == "segment" for wish in others.wishes)
+    level, reached = find_insisted_level(case), case.choice.level
+    return not cut and None not in (level, reached) and (reached or 0) <= (level or 0)
+
+
+def _get_fixed_count(case: PlacementContext, others: SlurmOptions) -> int | None:
+    """The number of nodes, where it is fixed: said outright or by us, or a single unit."""
+    need = case.field.need
+    by_us = next((int(wish.value) for wish in others.wishes if wish.option == "nodes" and wish.value), None)
+    if by_us is None and (need.exact or (need.units == 1 and need.most_nodes is None)):
+        return need.least_nodes
+    return by_us

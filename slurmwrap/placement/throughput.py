@@ -17,8 +17,7 @@ from itertools import pairwise
 
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.cpu_curve import AGREE, WIDE
-from slurmwrap.model.measurement import CurvePoint
-from slurmwrap.model.resource_profile import ResourceProfile, SpeedPoint
+from slurmwrap.model.resource_profile import CurvePoint, ResourceProfile, SpeedPoint
 from slurmwrap.profiling.memory_model import MemoryModel, find_needed_mib
 from slurmwrap.profiling.memory_model import compute_speed as share_at
 

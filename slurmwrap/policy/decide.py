@@ -13,7 +13,7 @@ from slurmwrap.config import Config
 from slurmwrap.diagnosis.taxonomy import COMPLETED_WITH_ERROR
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.retry_decision import RetryDecision
-from slurmwrap.policy import backoff, blocked_inputs, consent, requeue, resize
+from slurmwrap.policy import blocked_inputs, decision_context, requeue, resize, retry_budget
 from slurmwrap.policy.decision_context import DecisionContext
 from slurmwrap.policy.incident import Incident, wait_s
 from slurmwrap.policy.launch_failure import decide_launch, has_failed_to_launch, make_launch_comment
@@ -66,7 +66,7 @@ def _retry(case: DecisionContext, config: Config) -> RetryDecision:
     category = case.diagnosis.category
     limit = retries_of(case.diagnosis, False, config.retry)
     spent = case.ledger.spent(category)
-    delay = backoff.compute_backoff_s(config.retry.backoff_s, spent, _seed(case))
+    delay = retry_budget.compute_backoff_s(config.retry.backoff_s, spent, _seed(case))
     return _decide_rerun(case, config, spent, limit, RequeueSpec(rule="retry", delay_s=delay))
 
 
@@ -84,7 +84,7 @@ def _resize(case: DecisionContext, config: Config) -> RetryDecision:
 
 
 def _decide_more_memory(case: DecisionContext, config: Config) -> RetryDecision:
-    if case.job is None or consent.is_requeued(case) or consent.find_refusal(case):
+    if case.job is None or decision_context.is_requeued(case) or decision_context.find_refusal(case):
         return _decide_rerun(case, config, 0, 1, RequeueSpec(rule="resize"))
     peak = case.record.measurement.mem_peak_mib if case.record.measurement else None
     cap = resize.memory_cap(case.job, case.fleet.largest_mem_mib, case.limits)
@@ -120,10 +120,16 @@ def _decide_resize(case: DecisionContext, config: Config, again: RequeueSpec) ->
 def _decide_block_input(case: DecisionContext, config: Config) -> RetryDecision:
     path = case.diagnosis.input_path
     confirmed = case.ledger.confirmations(case.diagnosis.category, path) >= config.retry.confirmations
-    possible = not consent.find_refusal(case) and config.mode_of("retry_elsewhere") == "act"
-    if path and not case.fault and not confirmed and consent.is_requeued(case):
+    possible = not decision_context.find_refusal(case) and config.mode_of("retry_elsewhere") == "act"
+    if path and not case.fault and not confirmed and decision_context.is_requeued(case):
         return RetryDecision(decision="retry_elsewhere", reason=f"{path} is blamed; {REQUEUED_ALREADY}")
-    if path and not case.fault and not confirmed and possible and not consent.find_exhausted_budget(case, 0, 1, config):
+    if (
+        path
+        and not case.fault
+        and not confirmed
+        and possible
+        and not decision_context.find_exhausted_budget(case, 0, 1, config)
+    ):
         because = f"once more elsewhere, to tell a bad file from a bad mount: {path}"
         return _schedule_rerun(
             case, config, RequeueSpec(rule="retry_elsewhere", because=because, avoid=_avoid(case, config))
@@ -152,11 +158,11 @@ def _decide_rerun(case: DecisionContext, config: Config, spent: int, limit: int,
     category = case.diagnosis.category
     if case.record.state == "CANCELLED":
         return RetryDecision(decision="none", reason="it was cancelled: a cancelled job is never requeued")
-    if consent.is_requeued(case):
+    if decision_context.is_requeued(case):
         return RetryDecision(decision=again.rule, reason=f"{category}; {REQUEUED_ALREADY}")
-    if reason := consent.find_exhausted_budget(case, spent, limit, config):
+    if reason := decision_context.find_exhausted_budget(case, spent, limit, config):
         return RetryDecision(decision="stop", reason=reason)
-    if refusal := consent.find_refusal(case):
+    if refusal := decision_context.find_refusal(case):
         return RetryDecision(decision="stop", reason=f"{category}; not run again: {refusal}")
     return _schedule_rerun(case, config, replace(again, because=_format_retry_reason(case, spent, limit)))
 
@@ -181,7 +187,7 @@ def _schedule_rerun(case: DecisionContext, config: Config, again: RequeueSpec) -
         delay = max(delay, wait_s(case.incident, case.record.attempt.job_id, case.now))
     acts = config.mode_of(again.rule) == "act"
     brake = config.retry.max_per_hour if acts else 0
-    start_at = backoff.find_next_start(case.starts, case.now + delay, brake)
+    start_at = retry_budget.find_next_start(case.starts, case.now + delay, brake)
     braked = start_at > case.now + delay
     again = replace(
         again, delay_s=math.ceil(start_at - case.now) if braked else delay, comment=make_launch_comment(case)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from slurmwrap.config import Config
 from slurmwrap.fast_dataclasses import dataclass, field
 from slurmwrap.model.evidence import Diagnosis
 from slurmwrap.model.job_record import JobRecord
@@ -42,3 +43,57 @@ class DecisionContext:
     gate_nodes: tuple[str, ...] = ()  # the nodes that it refused
     site: bool = True  # the site's reconciler; a user's own binds no one else
     now: float = 0.0
+
+
+def is_requeued(case: DecisionContext) -> bool:
+    """Slurm shows a later run already: it, or someone else, requeued the job."""
+    return case.job is not None and case.job.submit_time > case.record.attempt.submit_time
+
+
+def find_owner_refusal(case: DecisionContext) -> str:
+    """Why its user did not agree; "" when they did."""
+    if case.submission is None:
+        return "it was not submitted by gsub"
+    return "" if case.submission.retry else "it was submitted without --retry"
+
+
+def find_refusal(case: DecisionContext) -> str:
+    """Why the job may not be run again by us, by its user's and Slurm's record; "" when it may."""
+    if unwilling := find_owner_refusal(case):
+        return unwilling
+    if case.job is None:
+        return "Slurm has forgotten it"
+    if case.job.uid != case.record.uid:
+        return "the job id belongs to another user's job now"
+    if not case.job.requeue:
+        return "it is not requeueable (Requeue=0)"
+    if "CANCELLED" in (case.record.state, case.job.state):
+        return "it was cancelled"  # scontrol would requeue it without complaint (facts/slurm.md 3)
+    if _is_bare_array(case):
+        return f"Slurm gives no task of array {case.job.array_job_id}, and its bare id would mean every task"
+    if case.record.state == "COMPLETED":
+        return "Slurm counts it as COMPLETED, and jobs that depend on it may have started"
+    if case.record.state == "PREEMPTED":
+        return "Slurm preempted it for good (PreemptMode), which is respected"
+    if not case.job.ended:
+        return f"Slurm says it is {case.job.state}"
+    return ""
+
+
+def find_exhausted_budget(case: DecisionContext, spent: int, limit: int, config: Config) -> str:
+    """Which budget is used up; "" when none is. An incident's failures cost their root cause nothing."""
+    settings, ledger = config.retry, case.ledger
+    if case.incident is None and spent >= limit:
+        return f"failed {spent + 1} times of {case.diagnosis.category}; the limit is {limit} retries"
+    if 0 < settings.max_restarts <= ledger.failures:
+        times = ledger.failures + 1
+        return f"failed {times} times in all; after {settings.max_restarts} a person decides (retry.max_restarts)"
+    if 0 < settings.max_lost_gpu_hours <= ledger.lost_gpu_hours:
+        lost = f"its failed runs lost {ledger.lost_gpu_hours:,.0f} GPU-hours"
+        return f"{lost}; from {settings.max_lost_gpu_hours:,.0f} on a person decides (retry.max_lost_gpu_hours)"
+    return ""
+
+
+def _is_bare_array(case: DecisionContext) -> bool:
+    job = case.job
+    return job is not None and job.array_job_id is not None and job.array_task_id is None

@@ -19,7 +19,7 @@ from slurmwrap.diagnosis.taxonomy import CATEGORIES
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.run import Incident, JobRun
 from slurmwrap.model.topology import Topology
-from slurmwrap.policy.backoff import compute_spread
+from slurmwrap.policy.retry_budget import compute_spread
 from slurmwrap.policy.run_from_slurm import submitted_id
 
 __all__ = [

@@ -10,7 +10,7 @@ from slurmwrap.config import Config
 from slurmwrap.model.action import GATE_PREFIX, SlurmAction, Verb
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.retry_decision import PlannedAction, RetryDecision
-from slurmwrap.policy import consent, requeue
+from slurmwrap.policy import decision_context, requeue
 from slurmwrap.policy.decision_context import DecisionContext
 from slurmwrap.policy.requeue import RequeueSpec
 
@@ -34,11 +34,11 @@ def decide_launch(case: DecisionContext, config: Config) -> RetryDecision:
         return _decide_after_gate(case)
     where = f" on {', '.join(case.record.nodes)}" if case.record.nodes else ""
     held = f"it could not be launched{where}, and Slurm holds it"
-    if refusal := consent.find_owner_refusal(case):
+    if refusal := decision_context.find_owner_refusal(case):
         way = f"'scontrol release {case.record.address}' lets it start again"
         return RetryDecision(decision="stop", reason=f"{held}; not released: {refusal} ({way})")
     spent = case.ledger.spent(case.diagnosis.category)
-    if reason := consent.find_exhausted_budget(case, spent, config.retry.confirmations, config):
+    if reason := decision_context.find_exhausted_budget(case, spent, config.retry.confirmations, config):
         return RetryDecision(decision="stop", reason=f"{held}; {reason}")
     return _decide_release(case, "retry_elsewhere", f"{held}; released once, to start elsewhere", case.record.nodes)
 

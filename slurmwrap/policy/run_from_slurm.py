@@ -13,7 +13,7 @@ from slurmwrap.model.run import JobRun
 from slurmwrap.model.submission import Submission
 
 if TYPE_CHECKING:
-    from slurmwrap.model.measurement import Measurement
+    from slurmwrap.model.resource_profile import Measurement
 
 REQUEUED = "REQUEUED"  # sacct's record for a run that ended by a requeue; scontrol shows the next run instead
 CLOCKS_S = 300.0  # that clocks may differ: more is refused by MUNGE, whose credentials live that long

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.cpu_curve import least_cpus
-from slurmwrap.model.measurement import CurvePoint
+from slurmwrap.model.resource_profile import CurvePoint
 
 __all__ = ["StepTimeFit", "fit", "least_cpus", "predict"]
 

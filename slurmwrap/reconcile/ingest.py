@@ -13,9 +13,8 @@ from itertools import islice
 from slurmwrap.diagnosis.build_evidence import select_observations_of_run
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.blocked_input import BlockedInput
-from slurmwrap.model.observation import Context, Observation
+from slurmwrap.model.observation import Context, Observation, RejectedEntry, SpoolEntry
 from slurmwrap.model.run import JobRun, PrerunRecord
-from slurmwrap.model.spool_entry import RejectedEntry, SpoolEntry
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome
 from slurmwrap.policy.blocked_inputs import make_block_actions

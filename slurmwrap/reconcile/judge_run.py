@@ -24,12 +24,11 @@ from slurmwrap.model.observation import Context, Observation
 from slurmwrap.model.retry_decision import InputRead, RetryDecision
 from slurmwrap.model.run import JobRun, QueueDelay
 from slurmwrap.model.submission import Submission
-from slurmwrap.policy.backoff import HOUR_S
 from slurmwrap.policy.decide import decide
 from slurmwrap.policy.decision_context import DecisionContext, InputFailure
 from slurmwrap.policy.launch_failure import HELD_LAUNCH, is_held_launch
 from slurmwrap.policy.resize import time_cap_s
-from slurmwrap.policy.retry_budget import ledger_of
+from slurmwrap.policy.retry_budget import HOUR_S, ledger_of
 from slurmwrap.policy.run_from_slurm import REQUEUED, completed_by_hooks, ended, remembered, speaks_for, submitted_id
 from slurmwrap.policy.strikes import Fleet, fleet_of, lost_node
 from slurmwrap.reconcile.open_incidents import find_incident

@@ -2,30 +2,147 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from slurmwrap.errors import SlurmUnreachable, SlurmwrapError, StoreError
 from slurmwrap.fast_dataclasses import replace
+from slurmwrap.model.action import Verb
+from slurmwrap.model.gate_permit import Fault, Gate
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.run import JobRun
+from slurmwrap.model.node import NodeHealth, NodeLoad
+from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.model.run import JobRun, StrikeRecord
 from slurmwrap.policy import blocked_inputs
 from slurmwrap.policy.launch_failure import is_held_launch
-from slurmwrap.policy.run_from_slurm import key_of, record_of, run_before
-from slurmwrap.profiling.profile_key import published_key_of
+from slurmwrap.policy.node_history import find_changed_removals, list_lifted_drains
+from slurmwrap.policy.run_from_slurm import key_of, record_of, run_before, speaks_for
+from slurmwrap.policy.strikes import Fleet, drained_by_us, health, out_of_service
+from slurmwrap.profiling.profile_key import profile_key_of, published_key_of
 from slurmwrap.protocols import Published
 from slurmwrap.reconcile import open_incidents
 from slurmwrap.reconcile.execute_actions import finish
 from slurmwrap.reconcile.ingest import ingest
 from slurmwrap.reconcile.judge_run import judge
-from slurmwrap.reconcile.node_health import judge_nodes
-from slurmwrap.reconcile.node_load import is_relaxing, measure_node_loads
 from slurmwrap.reconcile.orphaned_holds import release_gates
-from slurmwrap.reconcile.publish_gate_permit import renew_gate_permit
 from slurmwrap.reconcile.queue_delay import count_delays
 from slurmwrap.reconcile.reconcile_context import PassSummary, ReconcilePass, ReconcilerState, Services, SlurmJobs
 from slurmwrap.reconcile.relax_pending import relax_waiting
 from slurmwrap.reconcile.slurmdbd_lookup import recall
 from slurmwrap.reconcile.tune_pending import tune_waiting
+
+
+def judge_nodes(run: ReconcilePass) -> tuple[NodeHealth, ...]:
+    """Notes which nodes went out of service or came back, then judges all of them by their history."""
+    _store_removals(run)
+    config = run.edges.config
+    history = run.edges.store.node_history(run.now - config.nodes.window_days * 86400)
+    return health(history, run.snapshot().nodes, config, now=run.now)
+
+
+def _store_removals(run: ReconcilePass) -> None:
+    store, nodes = run.edges.store, run.snapshot().nodes
+    known = store.removals()
+    changed = find_changed_removals(known, out_of_service(nodes), (node.name for node in nodes), now=run.now)
+    if not changed:
+        return
+    with store.transaction():
+        for removal in changed:
+            store.save_removal(removal)
+        for repair in list_lifted_drains(changed, _list_resumed_nodes(run) if any(one.ours for one in changed) else {}):
+            store.add_repair(repair)
+
+
+def _list_resumed_nodes(run: ReconcilePass) -> dict[str, float]:
+    """When we lifted the drain of a node ourselves, or an administrator by our command; the last time of each."""
+    actions = run.edges.store.actions()
+    return {a.target: a.done_at for a in actions if a.verb == Verb.RESUME.value and a.done_at and not a.error}
+
+
+PERMIT_S = 300.0  # a reconciler that died closes the gate's eyes after so long
+_RENEW_S = 100.0
+# How long a fault is told. Where we drain, the drain soon stands for it, and who lifts that has looked at the node.
+_STANDING_S, _UNTIL_DRAINED_S = 86400.0, 900.0
+
+
+def renew_gate_permit(run: ReconcilePass) -> None:
+    """Renews the permit in time. Without the rule in `advise` or `act` nothing is told, and no permit is given."""
+    publisher, mode = run.edges.publisher, run.edges.config.mode_of("gate")
+    if publisher is None or run.edges.scope.user is not None or mode == "observe":
+        return
+    left = run.book.gate_until - run.now
+    if _RENEW_S < left <= PERMIT_S and not run.dirty:  # more is left only where the clock was put back
+        return
+    fleet = Fleet(nodes=run.snapshot().nodes)
+    out = sum(drained_by_us(node) for node in fleet.nodes)
+    allowed = mode == "act" and out < fleet.allowance(run.edges.config.placement.exclude_cap)
+    standing = _UNTIL_DRAINED_S if run.edges.config.mode_of("drain") == "act" else _STANDING_S
+    mended = {repair.node: repair.at for repair in run.edges.store.repairs(since=run.now - standing)}
+    faults = _list_newest_faults(
+        s for s in run.edges.store.strikes(since=run.now - standing) if s.at > mended.get(s.node, 0.0)
+    )
+    publisher.tell_gate(Gate(at=run.now, until=run.now + PERMIT_S, allowed=allowed, faults=faults))
+    run.book.gate_until = run.now + PERMIT_S
+
+
+def _list_newest_faults(strikes: Iterable[StrikeRecord]) -> tuple[Fault, ...]:
+    """Of each node the newest conclusive fault, for all to read: a kernel line would name the user's program."""
+    latest = {strike.node: strike for strike in strikes if strike.conclusive}
+    return tuple(Fault(node=s.node, cause=s.cause, since=s.at) for _, s in sorted(latest.items()))
+
+
+def is_relaxing(edges: Services) -> bool:
+    """Whether this reconciler loosens what waits: only then may gsub ask for what would otherwise starve a job.
+
+    All of it, or nothing is promised: gsub may ask for a number of nodes, which not every SlurmUser may change.
+    """
+    config = edges.config
+    acts = edges.scope.user is None and config.mode_of("relax") == "act" and config.placement.relax_jobs > 0
+    return acts and edges.may_resize()
+
+
+def measure_node_loads(run: ReconcilePass, profiles: Mapping[str, ResourceProfile]) -> tuple[NodeLoad, ...]:
+    """By node, in order. Empty in user mode: one user's jobs say little of a node."""
+    if run.edges.scope.user is not None:
+        return ()
+    loads: dict[str, NodeLoad] = {}
+    for job, profile in _list_known_jobs(run, profiles):
+        for node in job.nodes:
+            loads[node] = _add_load(loads.get(node, NodeLoad(node=node)), job, profile)
+    return tuple(loads[node] for node in sorted(loads))
+
+
+def _list_known_jobs(
+    run: ReconcilePass, profiles: Mapping[str, ResourceProfile]
+) -> Iterator[tuple[JobRecord, ResourceProfile]]:
+    running = {key_of(job, run.book.cluster): job for job in run.words.first.values() if job.state == "RUNNING"}
+    names = run.book.profile_keys
+    for gone in names.keys() - running.keys():
+        del names[gone]
+    for key, job in running.items():
+        if key not in names:
+            names[key] = _profile_key(job, run)
+        if job.nodes and job.gpus and (profile := profiles.get(names[key])):
+            yield job, profile
+
+
+def _profile_key(job: JobRecord, run: ReconcilePass) -> str:
+    submitted_id = job.job_id if job.array_job_id is None else job.array_job_id
+    found = run.edges.store.submission(run.book.cluster, submitted_id)
+    if found is None or not found.profile_key or not speaks_for(found, record_of(job, run.book.cluster)):
+        return ""
+    return profile_key_of(found.uid, found.profile_key)
+
+
+def _add_load(load: NodeLoad, job: JobRecord, profile: ResourceProfile) -> NodeLoad:
+    """`load` with an equal share of the job: Slurm does not say which GPU lies where without a call per job."""
+    nodes = len(job.nodes)
+    gpus = job.gpus / nodes
+    return replace(
+        load,
+        cpus_busy=round(load.cpus_busy + gpus * (profile.cpus_busy or profile.cpus_per_gpu or 0.0), 3),
+        mem_mib=load.mem_mib + int(gpus * (profile.mem_mib_per_gpu or 0)),
+    )
+
 
 _LAUNCH_S = 7 * 86400  # a run whose launch failed was submitted, or requeued, so long ago at most
 _STARTED = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"})

@@ -6,14 +6,12 @@ from slurmwrap.config import Nodes
 from slurmwrap.report import categories, idle_resources, lemon_nodes, repeated_failures, usage_totals
 from slurmwrap.report.action_counts import count_rule_rows, list_advised_actions
 from slurmwrap.report.agreement import compare_rules_with_outcomes
-from slurmwrap.report.ettr import compute_ettr, list_large_jobs
-from slurmwrap.report.false_decisions import count_false_decisions, count_retries
-from slurmwrap.report.holdout_figures import compute_holdout
 from slurmwrap.report.night_report import Blocked, Estimate, NightReport, Preruns, Saving
 from slurmwrap.report.queue_wait import compute_queueing
 from slurmwrap.report.report_inputs import Figures
 from slurmwrap.report.run_locality import make_locality_rows
-from slurmwrap.report.savings import list_savings
+from slurmwrap.report.savings import compute_holdout, list_savings
+from slurmwrap.report.usage_totals import compute_ettr, count_false_decisions, count_retries, list_large_jobs
 
 
 def build(figures: Figures, nodes: Nodes | None = None) -> NightReport:

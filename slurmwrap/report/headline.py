@@ -9,7 +9,7 @@ from math import fsum
 from slurmwrap.diagnosis.taxonomy import get_title
 from slurmwrap.report import text_format
 from slurmwrap.report.confidence_interval import Interval, put_together
-from slurmwrap.report.glossary import list_glossary_terms
+from slurmwrap.report.formulas import list_glossary_terms
 from slurmwrap.report.night_report import Headline, NightReport, Saving
 from slurmwrap.report.report_page import Figure, NightVerdict, Page, SuggestedCommand, format_hours, format_signed
 from slurmwrap.report.sections import list_sections

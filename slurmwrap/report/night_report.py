@@ -254,7 +254,7 @@ class LocalityRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargeJob:
-    """ETTR of one large job: productive over available time (report/ettr.py). `counted`: by counted steps, else by runs
+    """ETTR of one large job: productive over available time (usage_totals). `counted`: by counted steps, else by runs
     that completed."""
 
     address: str
@@ -355,7 +355,7 @@ class Retries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """Jobs that count their steps. `ettr`: productive over available time (report/ettr.py); None without one."""
+    """Jobs that count their steps. `ettr`: productive over available time (usage_totals.py); None without one."""
 
     jobs: int = 0
     ettr: float | None = None

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from slurmwrap.fast_dataclasses import dataclass, field
 from slurmwrap.model.blocked_input import BlockedInput
-from slurmwrap.model.measurement import CurvePoint
+from slurmwrap.model.resource_profile import CurvePoint
 from slurmwrap.model.run import ActionRecord, JobRun, QueueDelay, StrikeRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.incident import Incident

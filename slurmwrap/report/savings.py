@@ -5,25 +5,80 @@ Below NEEDED cases a figure is None: nothing is invented.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from math import fsum
+from math import fsum, sqrt
 from statistics import median
+from typing import NamedTuple
 
 from slurmwrap.fast_dataclasses import replace
-from slurmwrap.model.measurement import CurvePoint
+from slurmwrap.model.resource_profile import CurvePoint
+from slurmwrap.report.categories import group_by
 from slurmwrap.report.confidence_interval import (
     Interval,
+    compute_interval_around,
     compute_interval_of_mean,
     compute_interval_of_median,
     put_together,
     scale_interval,
 )
 from slurmwrap.report.formulas import NEEDED
-from slurmwrap.report.locality_pairs import find_pairs
-from slurmwrap.report.night_report import Saving
-from slurmwrap.report.report_inputs import Caught, Figures, Paced, RetriedRun, TunedRun
+from slurmwrap.report.night_report import Holdout, Saving
+from slurmwrap.report.report_inputs import Caught, Drawn, Figures, Paced, RetriedRun, TunedRun
+from slurmwrap.report.run_locality import ONE, UNKNOWN, find_locality
+
+_UNKNOWN = -1
+
+
+class Pair(NamedTuple):
+    """Of the same work."""
+
+    close: Paced
+    apart: Paced
+
+    @property
+    def gpu_hours(self) -> float:
+        """So much longer the close one would have held its GPUs at the other's speed; below 0: it was the slower."""
+        return self.close.gpu_s * (self.close.steps_per_s / self.apart.steps_per_s - 1) / 3600
+
+
+def find_pairs(runs: Sequence[Paced], switch_of: Mapping[str, str]) -> list[Pair]:
+    """The placed runs among those of the same work that lay closest, each with the one that lay farther apart and ended
+    nearest to it in time. No run is in two pairs."""
+    return [
+        pair for same in group_by(runs, lambda run: run.work).values() for pair in _pair_runs_of_work(same, switch_of)
+    ]
+
+
+def _pair_runs_of_work(runs: Sequence[Paced], switch_of: Mapping[str, str]) -> Iterable[Pair]:
+    levels = group_by(runs, lambda run: _get_level(run.nodes, switch_of))
+    levels.pop(_UNKNOWN, None)
+    closest = min(levels, default=_UNKNOWN)
+    apart = sorted((run for level in levels if level != closest for run in levels[level]), key=_make_order_key)
+    ends = [run.ended for run in apart]
+    for close in sorted((run for run in levels.get(closest, ()) if run.placed), key=_make_order_key):
+        if not apart:
+            break
+        at = bisect_left(ends, close.ended)
+        if at == len(ends) or (at and close.ended - ends[at - 1] < ends[at] - close.ended):
+            at -= 1
+        del ends[at]
+        yield Pair(close, apart.pop(at))
+
+
+def _make_order_key(run: Paced) -> tuple[float, tuple[str, ...]]:
+    return run.ended, run.nodes
+
+
+def _get_level(nodes: Sequence[str], switch_of: Mapping[str, str]) -> int:
+    """0: one node, 1: one switch, 2: several."""
+    if len(nodes) == 1:
+        return 0
+    found = find_locality(nodes, switch_of)
+    return _UNKNOWN if found == UNKNOWN else 1 if found == ONE else 2
+
 
 _NO_END = ("", "cancelled", "job_preempted", "completed_with_error")  # such a run says nothing of the retry
 
@@ -122,12 +177,59 @@ def interpolate_speed(curve: Sequence[CurvePoint], cpus: float) -> float | None:
     return points[0].steps_per_s if len(points) == 1 and points[0].cpus == cpus else None
 
 
-__all__ = [
-    "Interval",
-    "estimate_placement_saving",
-    "estimate_prerun_saving",
-    "estimate_tuning_saving",
-    "interpolate_speed",
-    "list_savings",
-    "retry",
-]
+def compute_holdout(figures: Figures) -> Holdout:
+    """holdout-1. Wastes are shown as soon as there is a job; the difference from NEEDED draws with a failure on, in
+    each group: draws without one say nothing of how much a failure costs."""
+    held = [one for one in figures.drawn if one.held_out]
+    control = [one for one in figures.drawn if not one.held_out]
+    found = Holdout(
+        share=figures.holdout,
+        held_out=len(held),
+        control=len(control),
+        held_out_waste=_compute_waste(held),
+        control_waste=_compute_waste(control),
+        needed=NEEDED,
+    )
+    if min(_count_failing(held), _count_failing(control)) < NEEDED:
+        return found
+    groups = _group_by_lot(held), _group_by_lot(control)
+    (out, its), (other, theirs) = (_compute_per_job(group) for group in groups)
+    low, high = put_together(out - other, [(out, its), (-other, scale_interval(theirs, -1.0))])
+    return replace(found, difference=out - other, low=low, high=high)
+
+
+def _compute_waste(drawn: Sequence[Drawn]) -> float | None:
+    """GPU-hours per job."""
+    return fsum(_compute_cost(one) for one in drawn) / len(drawn) if drawn else None
+
+
+def _count_failing(drawn: Sequence[Drawn]) -> int:
+    return len({one.lot for one in drawn if one.waste_gpu_s})
+
+
+def _compute_cost(one: Drawn) -> float:
+    return (one.waste_gpu_s + one.prerun_gpu_s) / 3600
+
+
+class _Lot(NamedTuple):
+    jobs: int
+    cost: float  # GPU-hours
+    waste_gpu_s: float
+
+
+def _group_by_lot(drawn: Sequence[Drawn]) -> list[_Lot]:
+    found: dict[str, _Lot] = {}
+    for one in drawn:
+        jobs, cost, waste = found.get(one.lot, (0, 0.0, 0.0))
+        found[one.lot] = _Lot(jobs + 1, cost + _compute_cost(one), waste + one.waste_gpu_s)
+    return list(found.values())
+
+
+def _compute_per_job(lots: Sequence[_Lot]) -> tuple[float, Interval]:
+    """(GPU-hours per job, its interval): a ratio, with the error of what each draw adds to it (Cochran 1977, 6.4)."""
+    n, jobs = len(lots), sum(lot.jobs for lot in lots)
+    ratio = fsum(lot.cost for lot in lots) / jobs
+    spread = fsum((lot.cost - ratio * lot.jobs) ** 2 for lot in lots)
+    return ratio, compute_interval_around(
+        ratio, sqrt(spread * n / (n - 1)) / jobs, [lot.waste_gpu_s for lot in lots if lot.waste_gpu_s]
+    )

@@ -4,12 +4,194 @@ from __future__ import annotations
 
 from slurmwrap.diagnosis.taxonomy import CATEGORIES, DOMAINS
 from slurmwrap.fast_dataclasses import replace
-from slurmwrap.report.night_report import DEMAND, CategoryRow, NightReport
+from slurmwrap.report.night_report import DEMAND, Blocked, CategoryRow, NightReport, UsageRow
 from slurmwrap.report.report_page import Column, ColumnKind, ReportTable, Section, TableRow
-from slurmwrap.report.sections_nodes import make_inputs_section, make_nodes_section
 from slurmwrap.report.sections_saved import make_saved_section, make_wrong_section
 from slurmwrap.report.sections_site import list_site_sections
-from slurmwrap.report.sections_usage import usage
+from slurmwrap.report.user_report import used_words
+
+
+def usage(report: NightReport) -> Section:
+    by_prerun = any(one.measured_by == "the pre-run" for one in report.usage)
+    how = "Of runs that completed: the longest run, the mean of CPUs in use, the peak of memory, both per node."
+    scaled = " Where no run was measured they are the pre-run's, times the GPUs of a node." if by_prerun else ""
+    return Section(
+        key="usage",
+        title="Asked for and used",
+        tables=(
+            ReportTable(
+                key="usage",
+                title="Asked for and used",
+                lead=how + scaled,
+                columns=(
+                    Column(key="name", head="job name", kind=ColumnKind.USER),
+                    Column(key="runs", head="runs", kind=ColumnKind.COUNT),
+                    *_pair("time", "time", ("limit", "ran"), ColumnKind.TIME, "_s"),
+                    *_pair("cpus", "CPUs", ("CPUs", "CPUs busy"), ColumnKind.NUMBER),
+                    *_pair("mem_gib", "GiB", ("GiB", "GiB peak"), ColumnKind.NUMBER),
+                    Column(key="gpus", head="asked", kind=ColumnKind.COUNT, group="GPUs", alone="GPUs"),
+                    Column(
+                        key="gpu_util", head="busy", kind=ColumnKind.SHARE, group="GPUs", alone="GPU use", narrow=False
+                    ),
+                    Column(key="measured_by", head="measured by", data=True),
+                    Column(key="change", head="ask for", kind=ColumnKind.NAMES, data=True),
+                    Column(key="script", head="script", kind=ColumnKind.USER, data=True),
+                ),
+                rows=tuple(map(_row, report.usage)),
+            ),
+        ),
+    )
+
+
+def _pair(key: str, group: str, alone: tuple[str, str], kind: ColumnKind, unit: str = "") -> tuple[Column, ...]:
+    named = zip(("asked", "used"), alone, strict=True)
+    return tuple(
+        Column(key=f"{key}_{word}{unit}", head=word, kind=kind, group=group, alone=name) for word, name in named
+    )
+
+
+def _row(one: UsageRow) -> TableRow:
+    values = (
+        one.name,
+        one.runs,
+        one.time_asked_s,
+        one.time_used_s,
+        one.cpus_asked,
+        one.cpus_used,
+        _gib(one.mem_mib_asked),
+        _gib(one.mem_mib_peak),
+        one.gpus,
+        one.gpu_util,
+        one.measured_by or None,
+        one.change,
+        one.script or None,
+    )
+    enough = f"ask for {' '.join(one.change)}" if one.change else ""
+    return TableRow(values, more=": ".join(part for part in (used_words(one), enough) if part))
+
+
+def _gib(mib: float | None) -> float | None:
+    return None if mib is None else mib / 1024
+
+
+def make_nodes_section(report: NightReport) -> Section:
+    return Section(
+        key="nodes",
+        title="Nodes",
+        tables=(_make_suspects_table(report), _make_lemons_table(report), _make_drains_table(report)),
+        empty="" if report.user else "No node is under suspicion, and none is drained by us.",
+    )
+
+
+def _make_suspects_table(report: NightReport) -> ReportTable:
+    return ReportTable(
+        key="suspects",
+        title="Nodes under suspicion",
+        lead="By the word of the kernel, NVML or Slurm; below each, the newest evidence.",
+        columns=(
+            Column(key="nodes", head="nodes", kind=ColumnKind.NODES),
+            Column(key="strikes", head="strikes", kind=ColumnKind.COUNT),
+            Column(key="conclusive", head="proof"),
+            Column(key="causes", head="causes", kind=ColumnKind.NAMES),
+            Column(key="jobs", head="jobs", kind=ColumnKind.COUNT),
+            Column(key="users", head="users", kind=ColumnKind.COUNT),
+            Column(key="last", head="last", kind=ColumnKind.MOMENT),
+        ),
+        rows=tuple(
+            TableRow(
+                (
+                    one.nodes,
+                    one.strikes,
+                    "conclusive" if one.conclusive else "not yet",
+                    one.causes,
+                    one.jobs,
+                    one.users,
+                    one.last_at,
+                ),
+                more=one.text,
+            )
+            for one in report.suspects
+        ),
+        limit=12,
+    )
+
+
+def _make_lemons_table(report: NightReport) -> ReportTable:
+    return ReportTable(
+        key="lemons",
+        title="Suspect and lemon nodes of 28 days",
+        columns=(
+            Column(key="nodes", head="nodes", kind=ColumnKind.NODES),
+            Column(key="status", head="status"),
+            Column(key="ratio", head="times the fleet", kind=ColumnKind.NUMBER),
+            Column(key="jobs", head="jobs", kind=ColumnKind.COUNT),
+            Column(key="users", head="users", kind=ColumnKind.COUNT),
+        ),
+        rows=tuple(
+            TableRow((one.nodes, one.status, one.ratio, one.jobs, one.users), more=one.why, command=one.command)
+            for one in report.lemons
+        ),
+        limit=12,
+    )
+
+
+def _make_drains_table(report: NightReport) -> ReportTable:
+    return ReportTable(
+        key="drains",
+        title="Drained by us",
+        lead="With the command that lifts it, once they are repaired.",
+        columns=(
+            Column(key="nodes", head="nodes", kind=ColumnKind.NODES),
+            Column(key="since", head="since", kind=ColumnKind.MOMENT),
+            Column(key="reason", head="reason", kind=ColumnKind.USER),
+        ),
+        rows=tuple(TableRow((one.nodes, one.since, one.reason), command=one.command) for one in report.drains),
+        limit=12,
+    )
+
+
+def make_inputs_section(report: NightReport) -> Section:
+    """The new ones first. Those of one owner that are blocked for the same reason are one row: the newest."""
+    ordered = sorted(report.blocked, key=lambda one: (not one.new, -one.input.at))
+    alike: dict[tuple[str, str, bool], list[Blocked]] = {}
+    for one in ordered:
+        alike.setdefault((_describe_owner(one), _format_reason(one), one.new), []).append(one)
+    return Section(
+        key="inputs",
+        title="Blocked inputs",
+        tables=(
+            ReportTable(
+                key="inputs",
+                title="Blocked inputs",
+                lead="Jobs that read them are refused until the file changes. slurmwrap inputs shows and clears them.",
+                columns=(
+                    Column(key="path", head="newest file", kind=ColumnKind.USER),
+                    Column(key="files", head="files", kind=ColumnKind.COUNT),
+                    Column(key="for", head="for", kind=ColumnKind.USER),
+                    Column(key="since", head="since", kind=ColumnKind.MOMENT),
+                    Column(key="new", head="state"),
+                    Column(key="job", head="job", kind=ColumnKind.USER, narrow=False),
+                ),
+                rows=tuple(_make_blocked_row(some[0], len(some)) for some in alike.values()),
+                unfolded=tuple(_make_blocked_row(one, 1) for one in ordered),
+            ),
+        ),
+    )
+
+
+def _make_blocked_row(one: Blocked, files: int) -> TableRow:
+    job = str(one.input.job_id) if one.input.job_id else None
+    state = "new" if one.new else "known"
+    return TableRow((one.input.path, files, _describe_owner(one), one.input.at, state, job), more=_format_reason(one))
+
+
+def _describe_owner(one: Blocked) -> str:
+    return "everyone" if one.input.uid == -1 else one.user or f"uid {one.input.uid}"
+
+
+def _format_reason(one: Blocked) -> str:
+    """Without the path, which stands above it."""
+    return one.input.reason.removeprefix(f"{one.input.path}: ")
 
 
 def list_sections(report: NightReport) -> tuple[Section, ...]:

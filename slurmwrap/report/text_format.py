@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from datetime import datetime, tzinfo
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, tzinfo
 from unicodedata import combining, east_asian_width
 
 from slurmwrap.escape import visible as visible
+from slurmwrap.fast_dataclasses import dataclass
 
 WIDTH = 80
 
@@ -130,3 +131,29 @@ def in_order(names: Iterable[str]) -> tuple[str, ...]:
 def moment(at: float, zone: tzinfo | None) -> str:
     """Unix seconds -> "2026-11-20 06:00"."""
     return datetime.fromtimestamp(at, zone).strftime("%Y-%m-%d %H:%M")
+
+
+Paint = Callable[[str, str], str]  # (harmless text, "bold" | "red" | "green" | "yellow" | "dim") -> the same, in colour
+
+
+def plain(text: str, style: str) -> str:
+    """A Paint without colour."""
+    return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextStyle:
+    """`columns` bind all but commands, which must stay whole to be pasted."""
+
+    zone: tzinfo | None = UTC
+    paint: Paint = plain
+    columns: int = WIDTH
+    verbose: bool = False
+
+    def wrapped(self, text: str, indent: str = "  ", hanging: str | None = None) -> str:
+        """Words of harmless text on lines of at most `columns`."""
+        return wrapped(text, indent=indent, hanging=indent if hanging is None else hanging, columns=self.columns)
+
+    def moment(self, at: float) -> str:
+        """Unix seconds -> "2026-11-20 06:00"."""
+        return moment(at, self.zone)

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
+from math import fsum
+from statistics import median
 
-from slurmwrap.report.night_report import Bin, Headline, ShareRow
-from slurmwrap.report.report_inputs import BIN_EDGES_S, Figures, RunGroup
+from slurmwrap.diagnosis.taxonomy import CATEGORIES
+from slurmwrap.model.run import JobRun
+from slurmwrap.policy.retry_budget import counted_steps
+from slurmwrap.report.night_report import Bin, Counted, Headline, LargeJob, Retries, ShareRow, Wrong
+from slurmwrap.report.report_inputs import BIN_EDGES_S, Figures, Passed, RetriedRun, RunGroup
 
 
 def headline(figures: Figures) -> Headline:
@@ -109,4 +114,111 @@ def runtimes(cells: Iterable[RunGroup]) -> tuple[Bin, ...]:
         )
         if used
         else ()
+    )
+
+
+def compute_ettr(runs: Iterable[JobRun], *, since: float, until: float) -> Counted:
+    """Over the jobs whose newest run ended in [since, until) and all of whose ended runs counted; by GPU-hours."""
+    found = []
+    for ordered in _group_jobs(runs):
+        end = ordered[-1].end_time
+        if end is not None and since <= end < until and (times := _compute_job_times(ordered)) is not None:
+            found.append((max(1, ordered[-1].gpus), *times))
+    held = fsum(gpus * available for gpus, _, available in found)
+    used = fsum(gpus * productive for gpus, productive, _ in found)
+    return Counted(jobs=len(found), ettr=used / held if held else None)
+
+
+def list_large_jobs(runs: Iterable[JobRun]) -> tuple[LargeJob, ...]:
+    """One row per job, most GPU-hours first. Where its steps were not counted, runs that completed are productive and
+    all others lost: what a failed run saved is not known then."""
+    rows = [row for ordered in _group_jobs(runs) if (row := _make_large_job(ordered)) is not None]
+    return tuple(sorted(rows, key=lambda row: (-row.gpu_hours, row.address)))
+
+
+def _make_large_job(runs: Sequence[JobRun]) -> LargeJob | None:
+    counted_times = _compute_job_times(runs)
+    times = counted_times or _sum_whole_runs(runs)
+    if times is None:
+        return None
+    last = runs[-1]
+    return LargeJob(
+        address=last.address or str(last.attempt.job_id),
+        user=last.user,
+        name=last.name,
+        gpus=last.gpus,
+        runs=len(runs),
+        gpu_hours=fsum(run.gpu_hours for run in runs),
+        ettr=min(1.0, times[0] / times[1]),
+        counted=counted_times is not None,
+    )
+
+
+def _sum_whole_runs(runs: Sequence[JobRun]) -> tuple[float, float] | None:
+    first, last = runs[0], runs[-1]
+    began = first.eligible_time if first.eligible_time is not None else first.start_time
+    if began is None or last.end_time is None or last.end_time <= began:
+        return None
+    well = fsum(run.run_s for run in runs if run.diagnosis is not None and run.diagnosis.category == "success")
+    return well, float(last.end_time - began)
+
+
+def _group_jobs(runs: Iterable[JobRun]) -> Iterable[list[JobRun]]:
+    jobs: dict[tuple[str, int, int], list[JobRun]] = {}
+    for run in runs:
+        jobs.setdefault((run.attempt.cluster, run.attempt.job_id, run.uid), []).append(run)
+    return (sorted(same, key=lambda run: run.attempt.submit_time) for same in jobs.values())
+
+
+def _compute_job_times(runs: Sequence[JobRun]) -> tuple[float, float] | None:
+    """(productive, available) seconds of one job; None where its runs did not all count, or never began."""
+    first, last = runs[0], runs[-1]
+    rates = [run.measurement.steps_per_s for run in runs if run.measurement and run.measurement.steps_per_s]
+    reached = counted_steps(runs)
+    began = first.eligible_time if first.eligible_time is not None else first.start_time
+    if not rates or None in reached or began is None or last.end_time is None or last.end_time <= began:
+        return None
+    saved = [run.diagnosis.checkpoint_step or 0 for run in runs if run.diagnosis is not None]
+    well = last.diagnosis is not None and last.diagnosis.category == "success"
+    stands = max(step or 0 for step in reached)
+    stands = stands if well else min(stands, max(saved, default=0))
+    ran = fsum(run.run_s for run in runs)
+    return min(stands / median(rates), ran), float(last.end_time - began)
+
+
+_TOLD = ("", "cancelled", "job_preempted", "completed_with_error")
+_REACH, _LEAST_S = 2.0, 120.0  # a failure within so many times the pre-run's own length could have shown in it
+_PROGRAMS = ("U", "AE")  # domains whose failures one GPU can show
+
+
+def count_false_decisions(figures: Figures) -> Wrong:
+    """Retries that failed of the same, pre-runs that passed what fails at once, refusals of what runs well."""
+    told = [one for one in figures.again if one.category not in _TOLD]
+    return Wrong(
+        retries=len(told),
+        retries_failed_again=sum(one.category == one.before for one in told),
+        preruns_passed=len(figures.passed),
+        preruns_missed=sum(is_missed(one) for one in figures.passed),
+        refusals=figures.refused,
+        false_refusals=figures.refused_falsely,
+    )
+
+
+def is_missed(one: Passed) -> bool:
+    """Whether the job failed of its program, within the reach of the pre-run that passed it."""
+    category = CATEGORIES.get(one.category)
+    if category is None or category.domain not in _PROGRAMS or one.category == "gpu_oom":
+        return False
+    return one.run_s <= max(_LEAST_S, _REACH * one.prerun_s)
+
+
+def count_retries(again: Sequence[RetriedRun]) -> Retries:
+    """What became of the runs that followed our requeues."""
+    ends = [one.category for one in again]
+    return Retries(
+        jobs=len(ends),
+        completed=ends.count("success"),
+        cancelled=ends.count("cancelled"),
+        unfinished=ends.count(""),
+        failed_again=sum(end not in ("success", "cancelled", "completed_with_error", "") for end in ends),
     )

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from slurmwrap.config import Submit
     from slurmwrap.sbatch.request import GsubOptions, JobRequest
 
+
 SWITCH = "GSUB_PASS"  # the caller's off switch
 _NO = frozenset({"", "0", "no", "false", "off"})
 _DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/(\d{1,6})", re.ASCII)
@@ -95,7 +96,6 @@ def find_passthrough_reason(
 
 
 def _find_engine_reason(request: JobRequest) -> str | None:
-    from slurmwrap.sbatch.workflow_engines import find_engine_reason
 
     return find_engine_reason(request.script.content)
 
@@ -152,3 +152,30 @@ def _match_patterns(names: Sequence[str], patterns: Sequence[str]) -> str | None
     from fnmatch import fnmatchcase
 
     return next((n for n in names if n and any(fnmatchcase(n, pattern) for pattern in patterns)), None)
+
+
+_ENGINES: tuple[tuple[bytes, str], ...] = (
+    (
+        rb"-m submitit\.core\._submit\b",
+        "submitit keeps the work under the number of its job, and a pre-run has another.",
+    ),
+    (
+        rb"\bdistributed\.cli\.dask_worker\b|\bdask_cuda\b|\bdask[ -](?:cuda[ -])?worker\b",
+        "A pre-run of a dask worker would join the scheduler in its place.",
+    ),
+    (
+        rb"(?m)^nxf_launch\(\)",
+        "Nextflow watches for files that the task's script leaves.",
+    ),
+    (
+        rb"\bjupyter[ -](?:lab|notebook|server)\b|\bcode-server\b",
+        "The script starts a server, which waits for its user.",
+    ),
+)
+_COMMENT = rb"(?m)^[ \t]*#.*$"
+
+
+def find_engine_reason(script: bytes) -> str | None:
+    """Why there is no pre-run of this script, in one sentence; None for every other."""
+    said = re.sub(_COMMENT, b"", script)
+    return next((why for pattern, why in _ENGINES if re.search(pattern, said)), None)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import floor
+from statistics import fmean, median
+
+from slurmwrap.placement.demand import Server
+from slurmwrap.sim.sim_job import SimJob
 
 Progress = Callable[[int, int], None]  # (jobs that have ended or never can start, all jobs)
 
@@ -20,3 +25,53 @@ class SimOutcome:
     preemptions: int = 0  # runs that were cut short
     updates: int = 0  # waiting requests that were changed
     steps: int = 0  # rounds or events that were played
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeSummary:
+    """Seconds. JCT: from submission to end. Queueing: what of it the job held no GPUs."""
+
+    jobs: int  # that ended, of those measured
+    makespan_s: float  # from the first submission to the last end, of all jobs that ended
+    mean_jct_s: float
+    median_jct_s: float
+    p95_jct_s: float
+    p99_jct_s: float
+    mean_queueing_s: float
+    p99_queueing_s: float
+    gpu_utilisation: float  # GPU-seconds held over GPU-seconds there were, from first submission to last end
+    preemptions: int
+
+
+def summarize_outcome(
+    jobs: Sequence[SimJob], outcome: SimOutcome, servers: Sequence[Server], window: range | None = None
+) -> TimeSummary:
+    """`window`: of the jobs' numbers, whom the JCT is measured of; None: all. ValueError where none of them ended."""
+    ended = [(job, end) for job in jobs if (end := outcome.ended_s[job.number]) is not None]
+    measured = [(job, end) for job, end in ended if window is None or job.number in window]
+    if not measured:
+        raise ValueError("no job ended: there is nothing to measure")
+    jcts = sorted(end - job.submit_s for job, end in measured)
+    waits = sorted(end - job.submit_s - outcome.held_s[job.number] for job, end in measured)
+    span = max(end for _, end in ended) - min(job.submit_s for job, _ in ended)
+    held = sum(outcome.held_s[job.number] * job.gpus for job in jobs)
+    return TimeSummary(
+        jobs=len(measured),
+        makespan_s=span,
+        mean_jct_s=fmean(jcts),
+        median_jct_s=median(jcts),
+        p95_jct_s=compute_percentile(jcts, 95),
+        p99_jct_s=compute_percentile(jcts, 99),
+        mean_queueing_s=fmean(waits),
+        p99_queueing_s=compute_percentile(waits, 99),
+        gpu_utilisation=held / max(1e-9, span * sum(server.gpus for server in servers)),
+        preemptions=outcome.preemptions,
+    )
+
+
+def compute_percentile(ordered: Sequence[float], part: float) -> float:
+    """Of sorted values, linear between the two closest ranks, as numpy.percentile does by default (Synergy's way)."""
+    at = (len(ordered) - 1) * part / 100
+    low = floor(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)

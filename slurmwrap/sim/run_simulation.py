@@ -12,10 +12,8 @@ from slurmwrap.sim.engines import rounds_engine
 from slurmwrap.sim.mechanism.mechanism import Mechanism
 from slurmwrap.sim.mechanism.mechanism_registry import habits_of, mechanism_of
 from slurmwrap.sim.model_skew import SKEW
-from slurmwrap.sim.outcome import Progress, SimOutcome
-from slurmwrap.sim.outcome_measures import TimeSummary, summarize_outcome
-from slurmwrap.sim.queue.policy_registry import SAME, policy_of
-from slurmwrap.sim.queue.queue_policy import Policy
+from slurmwrap.sim.outcome import Progress, SimOutcome, TimeSummary, summarize_outcome
+from slurmwrap.sim.queue_policies import SAME, Policy, policy_of
 from slurmwrap.sim.sim_job import SimJob
 
 MODES = ("rounds", "slurm")

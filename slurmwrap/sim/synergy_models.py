@@ -1,7 +1,7 @@
 """Synergy's models: the time of an iteration and the task that each trains for. Data only.
 
 From the authors' simulator (msr-fiddle/synergy, 1bb2bed6, simulator/models/*_1.py): V100, their batch sizes, 3 CPUs and
-62.5 GB per GPU. How fast a model runs with more or less is in its profile (profiling/synergy_matrices.py reads those).
+62.5 GB per GPU. How fast a model runs with more or less is in its profile (cli/profile/profile_files.py reads those).
 """
 
 from __future__ import annotations

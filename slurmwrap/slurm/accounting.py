@@ -18,8 +18,7 @@ from slurmwrap.fast_dataclasses import replace
 from slurmwrap.host.run_command import run
 from slurmwrap.model.hostlist import expand
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.sacct_times import parse_limit, parse_stamp
-from slurmwrap.model.tres import Tres, parse_tres
+from slurmwrap.model.sacct_fields import Tres, parse_limit, parse_stamp, parse_tres
 from slurmwrap.slurm.commands import get_output
 from slurmwrap.slurm.scontrol_parser import parse_number
 from slurmwrap.slurm.squeue_parser import parse_exit, split_rows

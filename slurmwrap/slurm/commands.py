@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from slurmwrap.errors import NoSlurmConf, SlurmError, SlurmUnreachable
 from slurmwrap.fast_dataclasses import dataclass, replace
-from slurmwrap.host.background_call import start_in_background
-from slurmwrap.host.run_command import CommandResult, run, start_command
+from slurmwrap.host.run_command import CommandResult, run, start_command, start_in_background
 from slurmwrap.host.system_clock import SystemClock
+from slurmwrap.model.action import DRAIN_PREFIX, GATE_PREFIX, SlurmAction, Verb
 from slurmwrap.slurm.find_sbatch import find_sbatch, make_wrapper_environment
 from slurmwrap.slurm.scontrol_requests import QueryUser, make_assoc_mgr_request, make_scontrol_requests
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from slurmwrap.slurm.response_cache import ResponseCache
     from slurmwrap.slurm.site_topology import Network
     from slurmwrap.slurm.squeue_parser import Watched
+
 
 # Where Slurm's own builds and the common packagings look when SLURM_CONF is not set. The last one: configless.
 CONF_PLACES = (
@@ -204,7 +205,6 @@ class SlurmCommands:
 
     def job(self, address: str) -> JobRecord | None:
         """One job by raw id or array address ("77_2"); of a bare array id the master's record."""
-        from slurmwrap.slurm.action_commands import JOB_ADDRESS
 
         if not JOB_ADDRESS.fullmatch(address):
             raise SlurmError(f"'{address}' is not a job id or array task address")
@@ -214,7 +214,6 @@ class SlurmCommands:
     def watched(self, *addresses: str) -> tuple[Watched, ...]:
         """The rows of these jobs by one call of squeue, with what the scheduler expects of those that wait: of an array
         one row for each task that has started and one for the others. () when Slurm has forgotten them."""
-        from slurmwrap.slurm.action_commands import JOB_ADDRESS
         from slurmwrap.slurm.squeue_parser import make_watched_format, parse_watched
 
         if not addresses or not all(JOB_ADDRESS.fullmatch(address) for address in addresses):
@@ -249,7 +248,6 @@ class SlurmCommands:
     def checked(self, action: SlurmAction, owner: int | None = None, also: Sequence[SlurmAction] = ()) -> list[str]:
         """The command of `apply`. SlurmError for what must not even be asked of Slurm, whoever would carry it out."""
         from slurmwrap.model.action import Verb
-        from slurmwrap.slurm.action_commands import argv_of
 
         if action.verb in (Verb.DRAIN, Verb.RESUME):
             self._guard(action)
@@ -277,7 +275,6 @@ class SlurmCommands:
 
     def _guard(self, action: SlurmAction) -> None:
         """A drain has an owner: what a person or another tool set stays as it is."""
-        from slurmwrap.slurm.action_commands import keep_hands_off
 
         node = next((node for node in self._read_nodes(action.target) if node.name == action.target), None)
         if node is None:
@@ -422,3 +419,47 @@ def _make_unreachable_error(result: CommandResult) -> SlurmUnreachable:
 def _decode(text: bytes) -> str:
     # not surrogateescape: what a user puts into a job's name must survive JSON and SQLite
     return text.decode("utf-8", "replace")
+
+
+JOB_ADDRESS = re.compile(r"\d+(_\d+|_\[[\d,:-]+\])?(\+\d+)?", re.ASCII)
+_NODE_NAME = re.compile(r"(?!all$)[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII | re.IGNORECASE)
+_KEY = re.compile(r"[A-Za-z]+", re.ASCII)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+# What Switches=0 means: 24.11.5 and 26.05.5 take that and clear the field, but a job that waits for a switch waits on.
+_NO_SWITCH_WAIT = "1@0"  # runs within one pass of the scheduler, in 22.05.8 too
+
+
+def argv_of(action: SlurmAction) -> list[str]:
+    """The command of one action. SlurmError for a target, key or value that could mean more than it says."""
+    node = action.verb in (Verb.DRAIN, Verb.RESUME)
+    if not (_NODE_NAME if node else JOB_ADDRESS).fullmatch(action.target):
+        raise SlurmError(f"'{action.target}' is not a {'node name' if node else 'job id or array task address'}")
+    if action.verb is Verb.CANCEL:
+        return ["scancel", action.target]
+    if action.verb is Verb.UPDATE_JOB:
+        if not _KEY.fullmatch(action.key):
+            raise SlurmError(f"'{action.key}' is not a key of scontrol update")
+        value = _NO_SWITCH_WAIT if (action.key, action.value) == ("Switches", "0") else action.value
+        return ["scontrol", "update", f"JobId={action.target}", f"{action.key}={_CONTROL.sub(' ', value)}"]
+    if action.verb is Verb.DRAIN:
+        if not action.value.startswith(DRAIN_PREFIX):
+            raise SlurmError(f"a drain's Reason must start with '{DRAIN_PREFIX}', not '{action.value}'")
+        reason = _CONTROL.sub(" ", action.value)
+        return ["scontrol", "update", f"NodeName={action.target}", "State=DRAIN", f"Reason={reason}"]
+    if action.verb is Verb.RESUME:
+        return ["scontrol", "update", f"NodeName={action.target}", "State=RESUME"]
+    return ["scontrol", action.verb.value, action.target]
+
+
+def keep_hands_off(action: SlurmAction, node: Node) -> None:
+    """A drain has an owner: what a person or another tool set stays as it is. SlurmError says so."""
+    ours, out = node.reason.startswith(DRAIN_PREFIX), bool(node.flags & {"DRAIN", "FAIL"})
+    if action.value.startswith(GATE_PREFIX) and node.prolog_failed:
+        return
+    if action.verb is Verb.DRAIN and node.reason and not ours and (out or node.state == "DOWN"):
+        raise SlurmError(f"node {node.name} is out already: {node.reason}", hint="We touch only our own drains.")
+    if action.verb is Verb.RESUME and not (ours and out):
+        raise SlurmError(
+            f"node {node.name} is not drained by us: {node.state}, reason '{node.reason}'",
+            hint="We touch only our own drains.",
+        )

@@ -3,7 +3,7 @@
 Proven on captures of 22.05.8, 24.11.5 and 26.05.5 (tests/data/slurm). A line is cut where free text begins: an
 administrator's Reason may hold " State=IDLE". A node's Comment or Extra and a reservation's Comment may even hold line
 breaks, which scontrol prints as they are (24.11, 26.05): of two lines with one name the first counts. (Only who may
-change the node or the reservation itself can write them.) The network's lines: slurm/topology_parser.py.
+change the node or the reservation itself can write them.) The network's lines: slurm/snapshot.py.
 """
 
 from __future__ import annotations

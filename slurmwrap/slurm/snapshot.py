@@ -10,24 +10,81 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from slurmwrap.fast_dataclasses import replace
+from slurmwrap.model.hostlist import names_in
 from slurmwrap.model.limits import Quotas
 from slurmwrap.model.node import Partition, Snapshot
+from slurmwrap.model.topology import Block, Switch, Topology
 from slurmwrap.slurm.assoc_mgr_parser import enforced, parse_limits
 from slurmwrap.slurm.scontrol_parser import (
     parse_config,
     parse_max_switch_wait_s,
     parse_nodes,
+    parse_number,
     parse_partitions,
     parse_reservations,
     release_of,
 )
-from slurmwrap.slurm.topology_parser import parse_default_topology, parse_topology
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slurmwrap.model.node import Node
     from slurmwrap.slurm.scontrol_requests import QueryUser
     from slurmwrap.slurm.site_topology import Network
+
+
+def parse_topology(text: str) -> Topology:
+    """Switches or blocks; lines of another grammar and notices are passed over. `source` is "" where none are told."""
+    switches, blocks = list[Switch](), list[dict[str, str]]()
+    for line in text.split("\n"):
+        if line.startswith("SwitchName="):
+            switches.append(_switch(_split_words(line)))
+        elif line.startswith(("BlockName=", "AggregatedBlock=")):
+            blocks.append(_split_words(line))
+    return Topology(
+        switches=tuple(switches),
+        blocks=tuple(_assign_block_levels(blocks)),
+        source="tree" if switches else "block" if blocks else "",
+    )
+
+
+def parse_default_topology(text: str) -> str:
+    """Name of the cluster's default in `scontrol show topoconf` (YAML, 25.05 and newer); "" where it is not told."""
+    name = ""
+    for line in text.splitlines():
+        key, _, value = line.strip().partition(": ")
+        if key == "- topology":
+            name = value.strip("'\"")
+        elif key == "cluster_default" and value == "true":
+            return name
+    return ""
+
+
+def _split_words(line: str) -> dict[str, str]:
+    return dict(word.partition("=")[::2] for word in line.split())
+
+
+def _switch(words: dict[str, str]) -> Switch:
+    return Switch(
+        name=words["SwitchName"],
+        level=parse_number(words.get("Level", "")),
+        nodes=names_in(words.get("Nodes", "")),
+        children=names_in(words.get("Switches", "")),
+    )
+
+
+def _assign_block_levels(lines: Iterable[dict[str, str]]) -> Iterable[Block]:
+    """Aggregates get their level by their size: BlockSizes are powers of two times the base."""
+    told = list(lines)
+    sizes = sorted({parse_number(words.get("BlockSize", "")) for words in told if "AggregatedBlock" in words})
+    for words in told:
+        size = parse_number(words.get("BlockSize", ""))
+        yield Block(
+            name=words.get("BlockName") or words["AggregatedBlock"],
+            nodes=names_in(words.get("Nodes", "")),
+            size=size,
+            level=sizes.index(size) + 1 if "AggregatedBlock" in words else 0,
+        )
+
 
 _NEVER_PREEMPTS = ("", "(null)", "none", "preempt/none")
 _CONFIG = "Configuration data as of"

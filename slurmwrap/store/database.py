@@ -14,10 +14,9 @@ from typing import Any
 from slurmwrap.errors import StoreError
 from slurmwrap.model.action import SlurmAction
 from slurmwrap.model.evidence import RunKey
-from slurmwrap.model.observation import Observation
+from slurmwrap.model.observation import Observation, RejectedEntry
 from slurmwrap.model.retry_decision import PlannedAction, RetryDecision
 from slurmwrap.model.run import ActionRecord, JobRun, QueueDelay, intended
-from slurmwrap.model.spool_entry import RejectedEntry
 from slurmwrap.policy.node_history import list_gpu_faults
 from slurmwrap.protocols import Clock
 from slurmwrap.store import schema

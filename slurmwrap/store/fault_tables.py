@@ -2,17 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from slurmwrap.model.blocked_input import BlockedInput
 from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.retry_decision import Strike
 from slurmwrap.model.run import Incident, StrikeRecord
-from slurmwrap.policy.node_history import Exposure, GpuFault, NodeHistory, Removal, Repair
-from slurmwrap.store import history_sql, schema
+from slurmwrap.policy.node_history import Exposure, GpuFault, NodeFailure, NodeHistory, Removal, Repair
+from slurmwrap.store import schema
 from slurmwrap.store.schema import encode_sql_text
 from slurmwrap.store.serialize import to_json_dict
 from slurmwrap.store.session import Session
+
+_TEXT_CAP = 500
+
+GPU_FAULTS = """
+SELECT node, at, job_id, uid, text,
+    coalesce(
+        (SELECT max(a.incident) FROM attempts a WHERE a.cluster = f.cluster AND a.job_id = f.job_id), ''
+    ) AS incident
+FROM gpu_faults f WHERE at >= ? ORDER BY at, rowid
+"""
+
+# A Prolog of slurmwrap's that refused the node is our own word, not Slurm's.
+FAILURES = """
+SELECT nodes, end_time, job_id, uid, diagnosis_node, diagnosis_evidence, incident
+FROM attempts INDEXED BY attempts_node_failures
+WHERE diagnosis_category = 'node_failure' AND end_time >= ? AND diagnosis_signature <> 'hook.refused'
+ORDER BY end_time
+"""
+
+# Only runs that have their details: retention keeps them for longer than nodes are looked at (store/retention.py).
+# Runs on the same nodes are summed before their list is taken apart.
+EXPOSURE = """
+SELECT node.value AS node, sum(runs) AS runs, sum(seconds) / 3600.0 AS hours
+FROM (
+    SELECT nodes, count(*) AS runs, sum(max(0, end_time - start_time)) AS seconds
+    FROM attempts INDEXED BY attempts_exposure
+    WHERE slim = 0 AND start_time IS NOT NULL AND end_time IS NOT NULL AND end_time >= ?
+    GROUP BY nodes
+), json_each(nodes) AS node
+GROUP BY node.value
+"""
+
+
+def make_failure(row: Mapping[str, Any]) -> NodeFailure:
+    """One row of FAILURES."""
+    cited = json.loads(row["diagnosis_evidence"] or "[]")
+    text = f"{cited[0].get('source', '')}: {cited[0].get('text', '')}" if cited else ""
+    return NodeFailure(
+        nodes=tuple(json.loads(row["nodes"])),
+        at=float(row["end_time"]),
+        job_id=row["job_id"],
+        uid=row["uid"],
+        named=row["diagnosis_node"] or "",
+        text=text[:_TEXT_CAP],
+        incident=row["incident"],
+    )
+
 
 OF_ATTEMPT = "cluster = :cluster AND job_id = :job_id AND submit_time = :submit_time"
 
@@ -67,11 +116,11 @@ class FaultTables(Session):
         """All that speaks about nodes since then, cleared strikes too; sums are made by the database."""
         return NodeHistory(
             strikes=self._select(schema.STRIKES, {"at >= ?": since}, order="at, strike_id"),
-            gpu_faults=tuple(GpuFault(**row) for row in self._rows(history_sql.GPU_FAULTS, [since])),
-            failures=tuple(map(history_sql.make_failure, self._rows(history_sql.FAILURES, [since]))),
+            gpu_faults=tuple(GpuFault(**row) for row in self._rows(GPU_FAULTS, [since])),
+            failures=tuple(map(make_failure, self._rows(FAILURES, [since]))),
             removals=self._select(schema.REMOVALS, {"began >= ?": since}, order="began, node"),
             repairs=self.repairs(since=since),
-            exposure=tuple(Exposure(**row) for row in self._rows(history_sql.EXPOSURE, [since])),
+            exposure=tuple(Exposure(**row) for row in self._rows(EXPOSURE, [since])),
         )
 
     # Incidents

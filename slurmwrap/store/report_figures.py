@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from slurmwrap.config import Config
@@ -30,12 +32,15 @@ from slurmwrap.report.report_inputs import (
     RetriedRun,
     RunGroup,
 )
-from slurmwrap.store import report_rows as rows_as
+from slurmwrap.store import report_reader as rows_as
 from slurmwrap.store import report_sql as sql
 from slurmwrap.store import schema
 from slurmwrap.store.database import Database
+from slurmwrap.store.db_creation import prepare
+from slurmwrap.store.migrations import MIGRATIONS
 from slurmwrap.store.report_reader import Period, ReportReader, Rows, decode_text
 
+_IN_MEMORY = Path(":memory:")
 RECENT_S, DETAIL_S = 7 * rows_as.DAY_S, 28 * rows_as.DAY_S
 _SAMPLE = 100  # actions of a rule that its agreement is judged by, the newest
 
@@ -277,3 +282,19 @@ def _find_names(database: Database, blocked: Sequence[BlockedInput]) -> dict[int
 
 
 __all__ = ["Period", "read"]
+
+
+def open_in_memory(*records: tuple[schema.RecordTable, Iterable[Any]]) -> Database:
+    """Newest schema, with `records` in it. Actions may be of runs that are not there."""
+    connection = prepare(sqlite3.connect(_IN_MEMORY, isolation_level=None, check_same_thread=False))
+    connection.execute("PRAGMA foreign_keys = OFF")
+    for step in MIGRATIONS:
+        for statement in step():
+            connection.execute(statement)
+    database = Database(_IN_MEMORY, connection)
+    with database.transaction():
+        for table, found in records:
+            connection.executemany(
+                schema.insert(table, "OR REPLACE"), (schema.row_from_record(table, one) for one in found)
+            )
+    return database

@@ -24,7 +24,260 @@ from pathlib import Path
 from slurmwrap.config import Retention
 from slurmwrap.fast_dataclasses import dataclass, field
 from slurmwrap.store.connection import connect, translate_os_errors, translate_sqlite_errors
-from slurmwrap.store.retention_sql import KINDS, RetentionKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionKind:
+    """One kind of row that goes, or loses its details, when `period` is over. `size`: SQL for the bytes that go."""
+
+    name: str
+    period: str  # settled | brief | detail | keep
+    table: str
+    key: str
+    where: str
+    statements: tuple[str, ...]
+    size: str = "0"
+    index: str = ""  # that must answer the choice: the planner knows nothing of how few rows a partial one holds
+
+    def chosen(self) -> str:
+        """The next ones."""
+        found = f"SELECT {self.key} FROM {self._source} WHERE {self.where} LIMIT :batch"
+        return f"CREATE TEMP TABLE chosen AS {found}"
+
+    @property
+    def _source(self) -> str:
+        return f"{self.table} AS t" + (f" INDEXED BY {self.index}" if self.index else "")
+
+    def counted(self) -> str:
+        """How many there are, and their bytes."""
+        return f"SELECT count(*), sum({self.size}) FROM {self._source} WHERE {self.where}"
+
+
+def _format_chosen_sql(key: str) -> str:
+    return f"({key}) IN (SELECT {key} FROM temp.chosen)"
+
+
+def _make_removal_kind(
+    name: str, period: str, key: str, where: str, size: str = "100", also: tuple[str, ...] = (), index: str = ""
+) -> RetentionKind:
+    table = name.split(" ")[0]
+    delete = f"DELETE FROM {table} WHERE {_format_chosen_sql(key)}"
+    statements = (*also, delete)
+    return RetentionKind(
+        name=name, period=period, table=table, key=key, where=where, statements=statements, size=size, index=index
+    )
+
+
+def _cut(table: str, key: str, where: str, changes: str, size: str, index: str) -> RetentionKind:
+    return RetentionKind(
+        name=f"{table} (details)",
+        period="detail",
+        table=table,
+        key=key,
+        where=where,
+        statements=(f"UPDATE {table} SET {changes} WHERE {_format_chosen_sql(key)}",),
+        size=size,
+        index=index,
+    )
+
+
+_RUN = "cluster, job_id, submit_time"
+_LINE = 120  # characters of the deciding line that stay
+_SETTLED = """at < :before AND NOT EXISTS (SELECT 1 FROM attempts a
+    WHERE a.cluster = t.cluster AND a.job_id = t.job_id AND (a.reconciled = 0 OR a.end_time IS NULL))"""
+# The root's line alone, cut: what `why` and the ledger of a repeated failure cite.
+_ROOT_LINE = f"""(SELECT json_array(json_object('source', json_extract(value, '$.source'),
+    'line', json_extract(value, '$.line'), 'text', substr(json_extract(value, '$.text'), 1, {_LINE}), 'role', 'root'))
+    FROM json_each(diagnosis_evidence) WHERE json_extract(value, '$.role') = 'root' LIMIT 1)"""
+_WELL = "diagnosis_category IN ('success', 'cancelled')"
+# What makes two submissions the very same is asked of those that had a pre-run, a draw, or a failure.
+_DIGEST = """CASE WHEN :digest = 64 OR prerun_job_id IS NOT NULL OR lot <> '' OR json_type(more, '$.forced') IS NOT NULL
+        OR EXISTS (SELECT 1 FROM attempts a WHERE a.cluster = submissions.cluster AND a.job_id = submissions.job_id
+        AND a.diagnosis_category NOT IN ('success', 'cancelled')) THEN substr({}, 1, :digest) ELSE '' END"""
+_TRIAL = """EXISTS (SELECT 1 FROM preruns p WHERE p.cluster = t.cluster AND p.prerun_job_id = t.job_id)"""
+_MORE_OF_RUN = "json_remove(more, '$.planned', '$.waited', '$.output_begins', '$.output_ends', '$.resize_refused')"
+_MORE_OF_CALL = "json_remove(more, '$.shape', '$.own', '$.step_dir', '$.profile_variant', '$.tune', '$.place')"
+_STEPS_KEPT = "('requeuehold', 'requeue', 'drain', 'block input')"
+
+KINDS: tuple[RetentionKind, ...] = (
+    _make_removal_kind(
+        "observations",
+        "settled",
+        "nonce",
+        _SETTLED,
+        "length(facts) + 120",
+        also=(
+            # Of the others a copy changes nothing: what a user said of their job is written once more.
+            f"""INSERT OR IGNORE INTO seen SELECT nonce_mark(nonce), CAST(at AS INTEGER) FROM observations
+            WHERE context = 'epilog' AND {_format_chosen_sql("nonce")}""",
+        ),
+        index="observations_by_time",
+    ),
+    RetentionKind(
+        name="attempts that ended well",
+        period="brief",
+        table="attempts",
+        key=_RUN,
+        where=f"""end_time >= :since AND end_time < :before AND slim = 0 AND reconciled = 1 AND std_out <> ''
+        AND {_WELL}""",
+        statements=(
+            f"""UPDATE attempts SET std_out = '', std_err = '', diagnosis_evidence = NULL, more = {_MORE_OF_RUN}
+            WHERE {_format_chosen_sql(_RUN)}""",
+        ),
+        size="length(std_out) + length(std_err) + length(more) + coalesce(length(diagnosis_evidence), 0)",
+        index="attempts_exposure",
+    ),
+    RetentionKind(
+        name="submissions that ended well",
+        period="brief",
+        table="submissions",
+        key="cluster, job_id, at",
+        where="""slim = 0 AND at >= :since AND at < :before AND work_dir <> '' AND EXISTS (SELECT 1 FROM attempts a
+        WHERE a.cluster = t.cluster AND a.job_id = t.job_id) AND NOT EXISTS (SELECT 1 FROM attempts a
+        WHERE a.cluster = t.cluster AND a.job_id = t.job_id
+        AND (a.reconciled = 0 OR a.diagnosis_category NOT IN ('success', 'cancelled')))""",
+        statements=(
+            f"""UPDATE submissions SET script_path = '', work_dir = '', inputs = '[]', plan = '{{}}', changes = '[]',
+            more = {_MORE_OF_CALL} WHERE {_format_chosen_sql("cluster, job_id, at")}""",
+        ),
+        size="length(plan) + length(changes) + length(more) + length(inputs) + length(script_path) + length(work_dir)",
+        index="submissions_detailed",
+    ),
+    RetentionKind(
+        name="preruns that passed",
+        period="brief",
+        table="preruns",
+        key="cluster, prerun_job_id, at",
+        where="slim = 0 AND at >= :since AND at < :before AND verdict_outcome = 'pass' AND plan <> '{}'",
+        statements=(
+            f"""UPDATE preruns SET plan = '{{}}', changes = '[]', verdict_findings = '[]', verdict_evidence = '[]'
+            WHERE {_format_chosen_sql("cluster, prerun_job_id, at")}""",
+        ),
+        size="length(plan) + length(changes)",
+        index="preruns_detailed",
+    ),
+    _make_removal_kind("seen", "detail", "nonce", "at < :before", "30"),
+    _make_removal_kind(
+        "attempts of pre-runs",
+        "detail",
+        _RUN,
+        f"end_time < :before AND slim = 0 AND reconciled = 1 AND {_TRIAL}",
+        "600",
+        index="attempts_exposure",
+    ),
+    _cut(
+        "attempts",
+        _RUN,
+        f"end_time < :before AND slim = 0 AND reconciled = 1 AND NOT {_TRIAL}",
+        f"""slim = 1, std_out = '', std_err = '', measurement = NULL,
+        reason = CASE reason WHEN 'None' THEN '' ELSE reason END, eligible_time = nullif(eligible_time, submit_time),
+        diagnosis_signature = CASE WHEN {_WELL} THEN '' ELSE diagnosis_signature END,
+        diagnosis_confidence = CASE WHEN {_WELL} THEN 1.0 ELSE diagnosis_confidence END,
+        diagnosis_evidence = CASE WHEN {_WELL} THEN NULL ELSE {_ROOT_LINE} END, diagnosis_advice = '',
+        decision_reason = CASE WHEN {_WELL} OR decision_reason = diagnosis_advice
+        OR decision_reason LIKE '%: it was not submitted by gsub' THEN '' ELSE substr(decision_reason, 1, 200) END,
+        more = {_MORE_OF_RUN}""",
+        """length(std_out) + length(std_err) + coalesce(length(measurement), 0) + length(more)
+        + coalesce(length(diagnosis_evidence), 0)""",
+        "attempts_exposure",
+    ),
+    _cut(
+        "submissions",
+        "cluster, job_id, at",
+        """slim = 0 AND at < :before AND NOT EXISTS (SELECT 1 FROM attempts a WHERE a.cluster = t.cluster
+        AND a.job_id = t.job_id AND (a.reconciled = 0 OR a.end_time IS NULL))""",
+        f"""slim = 1, script_path = '', work_dir = '', inputs = '[]', plan = '{{}}', changes = '[]', profile_key = '',
+        script_sha256 = {_DIGEST.format("script_sha256")}, fingerprint = {_DIGEST.format("fingerprint")},
+        more = {_MORE_OF_CALL}""",
+        "length(plan) + length(changes) + length(more) + length(inputs) + length(script_path) + length(work_dir)",
+        "submissions_detailed",
+    ),
+    _cut(
+        "preruns",
+        "cluster, prerun_job_id, at",
+        "slim = 0 AND at < :before",
+        """slim = 1, plan = '{}', changes = '[]', verdict_findings = '[]', verdict_measurement = NULL, profile_key = '',
+        verdict_evidence = '[]', fingerprint = substr(fingerprint, 1, :digest),
+        verdict_reason = substr(verdict_reason, 1, 200)""",
+        "length(plan) + length(changes) + length(verdict_evidence) + coalesce(length(verdict_measurement), 0)",
+        "preruns_detailed",
+    ),
+    _make_removal_kind(
+        "actions (steps)",
+        "detail",
+        "action_id",
+        f"""intended_at < :before AND done_at IS NOT NULL AND error = '' AND verb NOT IN {_STEPS_KEPT}
+        AND key NOT IN ('MinMemoryNode', 'MinMemoryCPU', 'TimeLimit') AND EXISTS (SELECT 1 FROM actions o
+        WHERE o.cluster = t.cluster AND o.job_id = t.job_id AND o.submit_time = t.submit_time AND o.rule = t.rule
+        AND o.verb IN {_STEPS_KEPT})""",
+        "200",
+    ),
+    _make_removal_kind(
+        "actions (waiting)",
+        "detail",
+        "action_id",
+        "intended_at < :before AND done_at IS NOT NULL AND error = '' AND rule IN ('relax', 'tune')",
+        "200",
+    ),
+    RetentionKind(
+        name="actions (details)",
+        period="detail",
+        table="actions",
+        key="action_id",
+        where="intended_at < :before AND done_at IS NOT NULL AND verb = 'block input' AND length(value) > 16",
+        statements=(
+            f"UPDATE actions SET value = substr(value, 1, 16), because = '' WHERE {_format_chosen_sql('action_id')}",
+        ),
+        size="length(because) + 48",
+    ),
+    RetentionKind(
+        name="delays (details)",
+        period="detail",
+        table="delays",
+        key=_RUN,
+        where="seen_at < :before AND over = 1 AND address <> ''",
+        statements=(
+            f"""UPDATE delays SET address = '', waits_for = '',
+            eligible_at = round(eligible_at), seen_at = round(seen_at), fair_share_s = round(fair_share_s),
+            fragmentation_s = round(fragmentation_s), unknown_s = round(unknown_s)
+            WHERE {_format_chosen_sql(_RUN)}""",
+        ),
+        size="length(address) + length(waits_for) + 20",
+        index="delays_detailed",
+    ),
+    _make_removal_kind("gpu_faults", "detail", "rowid", "at < :before", "length(text) + 40"),
+    _make_removal_kind("set_aside", "detail", "uid, reason", "last_at < :before"),
+    _make_removal_kind(
+        "measurements", "detail", "key, at, source, measurement", "at < :before", "length(measurement) + 60"
+    ),
+    # Runs and all about them
+    _make_removal_kind("actions", "keep", "action_id", "intended_at < :before AND done_at IS NOT NULL", "200"),
+    _make_removal_kind("delays", "keep", _RUN, "seen_at < :before AND over = 1"),
+    _make_removal_kind("preruns", "keep", "cluster, prerun_job_id, at", "at < :before", "300"),
+    _make_removal_kind(
+        "submissions",
+        "keep",
+        "cluster, job_id, at",
+        """at < :before AND NOT EXISTS (SELECT 1 FROM attempts a WHERE a.cluster = t.cluster AND a.job_id = t.job_id
+        AND (a.end_time IS NULL OR a.end_time >= :before))""",
+        "300",
+    ),
+    _make_removal_kind(
+        "attempts",
+        "keep",
+        _RUN,
+        """end_time < :before AND reconciled = 1 AND NOT EXISTS (SELECT 1 FROM actions o WHERE o.cluster = t.cluster
+        AND o.job_id = t.job_id AND o.submit_time = t.submit_time
+        AND (o.done_at IS NULL OR o.intended_at >= :before))""",
+        "300",
+    ),
+    _make_removal_kind("strikes", "keep", "strike_id", "at < :before"),
+    _make_removal_kind("removals", "keep", "node, began", "ended < :before"),
+    _make_removal_kind("repairs", "keep", "node, at, kind", "at < :before"),
+    _make_removal_kind("incidents", "keep", "incident_id", "over_at < :before", "length(jobs) + length(nodes) + 200"),
+    _make_removal_kind("ledger_resets", "keep", "cluster, job_id, at", "at < :before"),
+)
+
 
 DAY_S = 86_400.0
 BRIEF_D = 7

@@ -13,9 +13,8 @@ from typing import Any, TypeVar
 
 from slurmwrap.fast_dataclasses import MISSING, dataclass, field, fields
 from slurmwrap.model.blocked_input import BlockedInput
-from slurmwrap.model.measurement import Measurement
 from slurmwrap.model.observation import Observation
-from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.model.resource_profile import Measurement, ResourceProfile
 from slurmwrap.model.run import (
     ActionRecord,
     Incident,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from slurmwrap.model.measurement import Measurement
-from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.model.resource_profile import Measurement, ResourceProfile
 from slurmwrap.model.run import LedgerReset, PrerunRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.store import schema

@@ -12,7 +12,7 @@ import nights
 import pytest
 from waiting import allow
 
-from slurmwrap.cli.report.report_output import render_report
+from slurmwrap.cli.report import render_report
 from slurmwrap.report.headline import build_page
 from slurmwrap.report.report_html import index, mail
 

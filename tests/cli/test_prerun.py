@@ -15,8 +15,7 @@ import pytest
 from fakes import START, FakeClock, FakeSlurm, job
 from typer.testing import Result
 
-from slurmwrap.cli.prerun_page import format_prerun
-from slurmwrap.cli.prerun_rows import PrerunRow, rows_of
+from slurmwrap.cli.prerun import PrerunRow, format_prerun, rows_of
 from slurmwrap.config import Config
 from slurmwrap.console import Console
 from slurmwrap.gsub.follow_prerun import PrerunSnapshot, describe, follow, take_prerun_snapshot

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import Result
 
 from slurmwrap.errors import StoreError
-from slurmwrap.model.spool_entry import RejectedEntry
+from slurmwrap.model.observation import RejectedEntry
 from slurmwrap.store.database import Database
 
 Run = Callable[..., Result]

@@ -11,9 +11,7 @@ from configuration_page import PAGE, with_keys
 
 from slurmwrap.config import BOUNDS, CHOICES, RULES, Config, merge
 from slurmwrap.config.config_check import find_mistakes, find_remarks
-from slurmwrap.config.config_keys import Key, KeyReader, format_toml, get_value, list_keys
-from slurmwrap.config.config_pages import make_template
-from slurmwrap.config.key_docs import SECTIONS
+from slurmwrap.config.config_keys import SECTIONS, Key, KeyReader, format_toml, get_value, list_keys, make_template
 from slurmwrap.config.key_lines import find_key_lines, place
 from slurmwrap.config.key_origins import KeySetting, KeySource, find_unknown_variables, list_settings
 from slurmwrap.config.suggest_key import list_sections

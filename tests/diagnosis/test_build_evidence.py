@@ -20,8 +20,8 @@ from slurmwrap.diagnosis.build_evidence import (
 )
 from slurmwrap.model.evidence import Evidence, KernelLine, LogTail, RunKey
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.measurement import Measurement
 from slurmwrap.model.observation import Context, Observation
+from slurmwrap.model.resource_profile import Measurement
 
 KEY = RunKey(cluster="lab", job_id=81, submit_time=START - 100)
 XID = "NVRM: Xid (PCI:0000:05:00): 79, GPU has fallen off the bus."

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from slurmwrap.diagnosis.classifier import diagnose_run
+from slurmwrap.diagnosis.log_progress import find_remaining
 from slurmwrap.diagnosis.log_rows import read_log
-from slurmwrap.diagnosis.remaining_time import find_remaining
 from slurmwrap.model.evidence import Evidence, LogTail
 
 OUTER = "Epochs:  30%|###| 3/10 [1:00:00<2:20:00, 1200s/it]\n"

@@ -8,7 +8,7 @@ import pytest
 
 from slurmwrap.diagnosis.classifier import diagnose_run
 from slurmwrap.diagnosis.log_rows import rank_of
-from slurmwrap.diagnosis.log_timestamps import Stamp, is_comparable, parse_stamp
+from slurmwrap.diagnosis.root_cause import Stamp, is_comparable, parse_stamp
 from slurmwrap.model.evidence import Diagnosis, Evidence, LogTail
 
 PROGRESS = "".join(f"step {number}/900 loss={3 - number / 1000:.3f}\n" for number in range(1, 6))

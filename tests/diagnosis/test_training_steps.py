@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from slurmwrap.diagnosis.classifier import diagnose_run
+from slurmwrap.diagnosis.log_progress import TrainingSteps, find_last_progress
 from slurmwrap.diagnosis.log_rows import read_log
-from slurmwrap.diagnosis.training_steps import TrainingSteps, find_last_progress
 from slurmwrap.model.evidence import Evidence, LogTail
 
 

@@ -25,7 +25,7 @@ from waiting import allow
 
 from slurmwrap.errors import LabError
 from slurmwrap.lab.lab_directories import LabDirectories, exports
-from slurmwrap.lab.teardown import down
+from slurmwrap.lab.lab_state import down
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 90.0

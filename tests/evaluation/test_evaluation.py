@@ -15,7 +15,7 @@ from evaluation.tables import agrees, off, table
 from simulation import naive
 
 from slurmwrap.sim.run_simulation import Simulation, run_simulation
-from slurmwrap.sim.sim_cluster import servers_of
+from slurmwrap.sim.sim_job import servers_of
 from slurmwrap.sim.trace.synergy_loads import generate_load
 
 ROOT = Path(__file__).parents[2]

@@ -25,10 +25,10 @@ STANDARD = {
 PLANNED = {
     "": {"config", "console", "digest", "protocols", "errors", "escape", "plain_toml", "fast_dataclasses", "timing"},
     "config": {"paths", "config_sections"},
-    "host": {"background_call", "spawn", "system_clock", "run_command"},
+    "host": {"system_clock", "run_command"},
     "inject": {"slurmwrap_launch", "slurmwrap_step"},
     "model": {
-        *("action", "blocked_input", "finding", "hostlist", "limits", "measurement", "node", "observation"),
+        *("action", "blocked_input", "finding", "hostlist", "limits", "node", "observation"),
         *("placement_plan", "resource_profile", "submission", "topology"),
     },
     "sbatch": {
@@ -39,16 +39,13 @@ PLANNED = {
     "placement": {
         *(
             "slurm_options",
-            "excluded_nodes",
             "candidates",
             "relaxation_levels",
             "locality",
             "resource_units",
-            "network_options",
-            "planning_facts",
             "plan_placement",
         ),
-        *("placement_remarks", "node_ranking", "node_options", "locality_delay"),
+        "node_ranking",
     },
     "prerun": {
         "code_fingerprint",
@@ -63,7 +60,6 @@ PLANNED = {
         "commands",
         "response_cache",
         "assoc_mgr_parser",
-        "topology_parser",
         "scontrol_parser",
         "scontrol_requests",
         "site_topology",
@@ -72,8 +68,8 @@ PLANNED = {
     },
     "store": {"prerun_registry", "spool_writer", "serialize", "user_state_files"},
     "gsub": {
-        *("exec_sbatch", "gsub_main", "incident_warnings", "planning_inputs", "prefetch", "preflight", "prepare"),
-        *("process_env", "remember", "send", "step_counting", "submission_records", "submit", "submit_context"),
+        *("exec_sbatch", "gsub_main", "planning_inputs", "prefetch", "preflight", "prepare"),
+        *("process_env", "remember", "send", "submission_records", "submit", "submit_context"),
         "user_state",
     },
 }

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from fakes import START, FakeClock, job
 
-from slurmwrap.gsub.apply_verdict import HeldJob
-from slurmwrap.gsub.grace import extend_grace
+from slurmwrap.gsub.apply_verdict import HeldJob, extend_grace
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.sbatch.parse import parse_request
 

@@ -16,8 +16,7 @@ from slurmwrap.cli import start
 from slurmwrap.config import Config, load
 from slurmwrap.errors import ConfigError
 from slurmwrap.gsub.gsub_main import main
-from slurmwrap.gsub.new_script import is_new_command
-from slurmwrap.gsub.script_templates import get_template
+from slurmwrap.gsub.new_script import get_template, is_new_command
 from slurmwrap.host.run_command import run as run_command
 from slurmwrap.prerun.static import static_stage
 from slurmwrap.prerun.static.entry_points import list_entry_points

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurmwrap.gsub.step_counting import export_with, prepend_to_pythonpath
+from slurmwrap.gsub.send import export_with, prepend_to_pythonpath
 
 DIR, NAMED, PATH = "SLURMWRAP_STEP_DIR", "SLURMWRAP_STEP_NAMED", "PYTHONPATH=/counter"
 

@@ -27,15 +27,14 @@ from slurmwrap.model.evidence import Citation
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.limits import Limits, Qos, Quotas
-from slurmwrap.model.measurement import CurvePoint, Measurement
 from slurmwrap.model.node import Node, NodeLoad, Partition, Snapshot
 from slurmwrap.model.past_failure import PastFailure
-from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.model.resource_profile import CurvePoint, Measurement, ResourceProfile
 from slurmwrap.model.run import PrerunRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.topology import Switch, Topology
 from slurmwrap.model.verdict import Outcome, Verdict
-from slurmwrap.placement.planning_facts import PlanningFacts
+from slurmwrap.placement.plan_placement import PlanningFacts
 from slurmwrap.profiling.profile_key import profile_key_of, published_key_of
 from slurmwrap.protocols import OpenIncident, Published, SbatchCall, SbatchResult
 from slurmwrap.sbatch.options import REQUIRED, SbatchOption

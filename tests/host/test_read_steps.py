@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.host.read_steps import LATE_S, StepFiles
+from slurmwrap.host.read_user_file import LATE_S, StepFiles
 from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.run import JobRun
 

@@ -14,7 +14,7 @@ from waiting import allow, wait_for
 
 from slurmwrap.inject import slurmwrap_step
 from slurmwrap.model.trial_result import StepReading
-from slurmwrap.prerun.trial import step_files
+from slurmwrap.prerun.trial import step_detection
 
 INJECT = Path(slurmwrap_step.__file__).parent
 OPTIMIZER = """
@@ -79,7 +79,7 @@ def counted(tmp_path: Path) -> Counted:
             timeout=allow(60),
             cwd=tmp_path,
         )
-        return said.stdout + said.stderr, step_files.read_steps(str(folder))
+        return said.stdout + said.stderr, step_detection.read_steps(str(folder))
 
     return run
 
@@ -95,7 +95,7 @@ def parked(tmp_path: Path) -> Parked:
         park_after: int = 3,
         modules: Mapping[str, str] | None = None,
         step_dir: str = str(folder),
-        until: Callable[[int], object] = lambda _: step_files.read_steps(str(folder)).parked,
+        until: Callable[[int], object] = lambda _: step_detection.read_steps(str(folder)).parked,
     ) -> tuple[str, StepReading, bool]:
         library = lay_out(tmp_path, OPTIMIZER, modules or {})
         folder.mkdir(exist_ok=True)
@@ -111,7 +111,7 @@ def parked(tmp_path: Path) -> Parked:
                 process.kill()
                 process.wait()
             said.seek(0)
-            return said.read().decode(), step_files.read_steps(str(folder)), alive
+            return said.read().decode(), step_detection.read_steps(str(folder)), alive
 
     return run
 

@@ -16,7 +16,7 @@ from waiting import allow
 
 from slurmwrap.inject import slurmwrap_step
 from slurmwrap.model.trial_result import StepReading
-from slurmwrap.prerun.trial import step_files
+from slurmwrap.prerun.trial import step_detection
 
 INJECT = Path(slurmwrap_step.__file__).parent
 Counted = Callable[..., tuple[str, StepReading]]
@@ -119,12 +119,16 @@ def test_a_shared_directory_names_job_restart_node_and_process(tmp_path: Path, c
     (name,) = (path.name for path in (tmp_path / "steps").iterdir())
     assert re.fullmatch(r"812\.2\.n3\.\d+", name)
     folder = str(tmp_path / "steps")
-    assert step_files.read_job_steps(folder, "812", 2).count == 3
+    assert step_detection.read_job_steps(folder, "812", 2).count == 3
     slept = f"{THREE}import time; print(time.time()); time.sleep(0.2)"
     said, _ = counted(slept, **{**slurm, "SLURM_JOB_ID": "813"})
     (late,) = (path for path in (tmp_path / "steps").iterdir() if path.name.startswith("813."))
     assert late.stat().st_mtime <= float(said.split()[-1])  # the file's time is that of the last step
-    assert step_files.read_job_steps(folder, "812", 1) == step_files.read_job_steps(folder, "81", 2) == StepReading()
+    assert (
+        step_detection.read_job_steps(folder, "812", 1)
+        == step_detection.read_job_steps(folder, "81", 2)
+        == StepReading()
+    )
 
 
 def test_the_models_size_is_noted_with_the_first_step(counted: Counted) -> None:
@@ -323,7 +327,7 @@ def test_everything_at_once_on_every_python(
     )
     assert (said, reading.source, reading.count) == ("went on\n", "explicit", 1)
     records = [
-        record for path in (tmp_path / "steps").iterdir() if (record := step_files.parse_record(path.read_text()))
+        record for path in (tmp_path / "steps").iterdir() if (record := step_detection.parse_record(path.read_text()))
     ]
     assert sorted(record.count for record in records) == [1, 4, 11]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.inject import slurmwrap_step
-from slurmwrap.prerun.trial import step_files
+from slurmwrap.prerun.trial import step_detection
 
 INJECT = Path(slurmwrap_step.__file__).parent
 
@@ -114,5 +114,5 @@ def test_the_frameworks_own_count_is_ours(tmp_path: Path, name: str) -> None:
     argv = [sys.executable, "-W", "ignore", "program.py"]
     done = subprocess.run(argv, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=170)
     assert done.returncode == 0, done.stderr
-    reading = step_files.read_steps(str(tmp_path / "steps"))
+    reading = step_detection.read_steps(str(tmp_path / "steps"))
     assert (reading.source, reading.count) == (source, int(done.stdout.split()[-1]))

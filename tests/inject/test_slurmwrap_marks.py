@@ -11,7 +11,7 @@ import pytest
 
 from slurmwrap.inject import slurmwrap_step
 from slurmwrap.model.trial_result import StepReading
-from slurmwrap.prerun.trial import step_files
+from slurmwrap.prerun.trial import step_detection
 
 Counted = Callable[..., tuple[str, StepReading]]
 OPTIMIZER = """
@@ -29,7 +29,9 @@ GENERATION = {
 
 
 def marks(folder: Path) -> set[str]:
-    return {name for name in ("torch", "optimizer", "generate") if step_files.is_marked(str(folder / "steps"), name)}
+    return {
+        name for name in ("torch", "optimizer", "generate") if step_detection.is_marked(str(folder / "steps"), name)
+    }
 
 
 @pytest.mark.parametrize("optimizer", [OPTIMIZER, BEFORE_2])
@@ -63,4 +65,4 @@ def test_every_start_is_told_with_its_words(counted: Counted, tmp_path: Path) ->
     (tmp_path / "my program.py").write_text("import os; print(os.getpid())")
     argv = [sys.executable, "-u", str(tmp_path / "my program.py"), "--lr", "/data/a\nb/\xe9"]
     pid = subprocess.run(argv, env=environ, capture_output=True, text=True, check=True).stdout
-    assert step_files.list_starts(str(tmp_path / "steps"))[-1] == (int(pid), ("-u", "my_program.py", "--lr", "??"))
+    assert step_detection.list_starts(str(tmp_path / "steps"))[-1] == (int(pid), ("-u", "my_program.py", "--lr", "??"))

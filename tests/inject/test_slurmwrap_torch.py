@@ -15,7 +15,7 @@ import pytest
 from waiting import allow
 
 from slurmwrap.inject import slurmwrap_launch as launch
-from slurmwrap.prerun.trial import step_files
+from slurmwrap.prerun.trial import step_detection
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -254,7 +254,7 @@ def test_real_torch_in_a_trial_is_counted_exactly_and_compiled_as_ever_and_write
         if not line.startswith("["):
             name, pid, *compiled[name] = line.split("|")
             record = tmp_path / "trial" / "steps" / pid
-            count = step_files.parse_record(record.read_text()) if record.exists() else None
+            count = step_detection.parse_record(record.read_text()) if record.exists() else None
             found[name] = (count.source, count.count) if count else None
             if name == "fsdp2":
                 assert record.with_suffix(".model").read_text().split() == ["196", "128", "1"]

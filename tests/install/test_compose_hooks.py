@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.install.compose_hooks import Chain, Composition, compose
+from slurmwrap.install.plan_installation import plugins_there
 from slurmwrap.install.safe_files import FileTree
 from slurmwrap.install.slurm_conf import applied, reverted, settings_of
-from slurmwrap.install.spank import plugins_there
 
 MAIN = "/etc/slurm/slurm.conf"
 HOOKS = Path("/h")

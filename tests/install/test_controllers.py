@@ -11,11 +11,15 @@ from images import SLURM_CONF, ground_of, install, planned, seen, uninstall
 
 from slurmwrap.errors import SlurmwrapError
 from slurmwrap.install import check_installation as checking
-from slurmwrap.install.controllers import explain_no_controller, list_controller_hosts, list_other_controllers
 from slurmwrap.install.copy_to_nodes import make_bundle
+from slurmwrap.install.install_output import diff, plan_json, plan_text
 from slurmwrap.install.manifest import FILE
-from slurmwrap.install.plan_output import diff, plan_json, plan_text
-from slurmwrap.install.slurm_conf import settings_of
+from slurmwrap.install.slurm_conf import (
+    explain_no_controller,
+    list_controller_hosts,
+    list_other_controllers,
+    settings_of,
+)
 from slurmwrap.install.workflow import for_controller
 
 TWO = "SlurmctldHost=ctl0(10.0.0.1)\nSlurmctldHost=ctl1.example.org(10.0.0.2)\n"

@@ -17,10 +17,9 @@ from slurmwrap.errors import SlurmwrapError, UsageError
 from slurmwrap.install import check_installation as checking
 from slurmwrap.install import uninstall as remove
 from slurmwrap.install import workflow as hooks_flow
-from slurmwrap.install.install_output import make_lines_harmless
+from slurmwrap.install.install_output import diff, make_lines_harmless, plan_json, plan_text
 from slurmwrap.install.manifest import FILE
 from slurmwrap.install.plan_installation import SAME, UPGRADE
-from slurmwrap.install.plan_output import diff, plan_json, plan_text
 
 HOOKS = "usr/local/lib/slurmwrap/hooks"
 

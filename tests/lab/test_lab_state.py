@@ -12,9 +12,8 @@ from slurmwrap.errors import LabError
 from slurmwrap.lab.daemons import Daemon, alive, started_at
 from slurmwrap.lab.lab_directories import LabDirectories
 from slurmwrap.lab.lab_spec import LabSpec
-from slurmwrap.lab.lab_state import LabState, locked, read_state, write_state
+from slurmwrap.lab.lab_state import LabState, down, locked, read_state, write_state
 from slurmwrap.lab.render_slurm_conf import Means
-from slurmwrap.lab.teardown import down
 
 
 def state_in(directory: Path) -> LabState:

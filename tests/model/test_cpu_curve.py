@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurmwrap.model.cpu_curve import best_rate, curve_of, gap, least_cpus, next_cpus, unsettled
-from slurmwrap.model.measurement import CurvePoint
+from slurmwrap.model.resource_profile import CurvePoint
 
 
 def curve(**rates: float) -> tuple[CurvePoint, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurmwrap.model.sacct_times import parse_elapsed, parse_limit, parse_stamp
+from slurmwrap.model.sacct_fields import parse_elapsed, parse_limit, parse_stamp
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurmwrap.model.tres import Tres, parse_memory, parse_old_gres, parse_tres
+from slurmwrap.model.sacct_fields import Tres, parse_memory, parse_old_gres, parse_tres
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,7 @@ from typing import Any
 from waiting import SLOWNESS, allow
 
 from slurmwrap.host.hook_files import HookFiles, InstalledHookSettings, install
-from slurmwrap.model.observation import Observation
-from slurmwrap.model.spool_entry import RejectedEntry
+from slurmwrap.model.observation import Observation, RejectedEntry
 from slurmwrap.store.spool_reader import PlainSpool, SealedSpool
 
 # Measured on slurmctld 22.05.8: /proc/PID/status of an EpilogSlurmctld, SigBlk 0000000000897a27.

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import psutil
 from waiting import wait_until
 
-from slurmwrap.node_hooks import cgroup_sampler, node_state
+from slurmwrap.node_hooks import job_cgroup as cgroup_sampler
+from slurmwrap.node_hooks import node_state
 
 
 def job_cgroup(root: Path) -> Path:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from waiting import allow
 
-from slurmwrap.node_hooks import job_cgroup, kernel_filter
+from slurmwrap.node_hooks import job_cgroup, kernel_log
 from slurmwrap.prerun.trial import process_sampler
 
 SLUID = "sEKNKTV3WPV500"  # of cgroup.conf(5), 26.05
@@ -147,7 +147,7 @@ def test_the_kernels_words_on_a_jobs_out_of_memory_are_kept_for_this_job_alone(j
     lines = [
         (text, 1.0) for text in (elsewhere, KILLED, said, KILLED, CONSTRAINED + "oom_memcg=/a,task_memcg=/a/b", KILLED)
     ]
-    kept, _ = kernel_filter.relevant(lines, 41, 1001, [], False, SLUID)
+    kept, _ = kernel_log.relevant(lines, 41, 1001, [], False, SLUID)
     assert [line["text"] for line in kept] == [said, KILLED]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurmwrap.node_hooks.kernel_filter import bus_address, relevant
+from slurmwrap.node_hooks.kernel_log import bus_address, relevant
 
 OWN, FOREIGN = "0000:05:00.0", "0000:b3:00.0"
 UID, JOB = 1001, 41

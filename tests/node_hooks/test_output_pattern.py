@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from slurmwrap.node_hooks.output_pattern import known, readings
+from slurmwrap.node_hooks.log_tails import known, readings
 
 ENVIRON = {b"SLURM_JOB_ID": b"41", b"SLURM_JOB_USER": b"alice", b"SLURM_JOB_UID": b"1001"}
 VALUES = known(ENVIRON, b"vm")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hook_site import Site, append, give, only
 
-from slurmwrap.node_hooks import rank_files, user_files
+from slurmwrap.node_hooks import log_tails, user_files
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from slurmwrap.node_hooks import rank_files, user_files
     ],
 )
 def test_which_names_are_a_jobs(names: list[bytes], others: list[bytes]) -> None:
-    assert rank_files.named_like(others + names, 41) == names
+    assert log_tails.named_like(others + names, 41) == names
 
 
 @pytest.mark.parametrize(
@@ -41,19 +41,19 @@ def test_which_names_are_a_jobs(names: list[bytes], others: list[bytes]) -> None
 def test_what_another_task_of_an_array_wrote_is_not_this_jobs(
     job_id: int, of_array: bool, names: list[bytes], others: list[bytes]
 ) -> None:
-    assert rank_files.named_like(others + names, job_id, of_array) == names
+    assert log_tails.named_like(others + names, job_id, of_array) == names
 
 
 def test_who_failed_first_comes_first_and_then_the_newest() -> None:
     read = [(b"%d" % number, b"step 1\n", False) for number in range(20)]
     read[3] = (b"3", b"Traceback (most recent call last)\n", False)
     read[11] = (b"11", b"RuntimeError: NCCL\n", True)
-    assert [one[0] for one in rank_files.preferred(read)] == [b"3", b"11", b"19", b"18", b"17", b"16", b"15", b"14"]
+    assert [one[0] for one in log_tails.preferred(read)] == [b"3", b"11", b"19", b"18", b"17", b"16", b"15", b"14"]
 
 
 def test_not_all_places_go_to_those_that_failed() -> None:
     read = [(b"%d" % number, b"Error\n", False) for number in range(20)]
-    assert [one[0] for one in rank_files.preferred(read)] == [b"0", b"1", b"2", b"3", b"4", b"5", b"19", b"18"]
+    assert [one[0] for one in log_tails.preferred(read)] == [b"0", b"1", b"2", b"3", b"4", b"5", b"19", b"18"]
 
 
 def started(site: Site) -> Site:

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from waiting import wait_for
 
-from slurmwrap.cli.watch.gpu_step import BOOTSTRAP, program
+from slurmwrap.cli.watch.gpu_watcher import BOOTSTRAP, program
 
 QUICK = {"PAUSE_S = 1.0": "PAUSE_S = 0.05", "PERIOD_S = 5.0": "PERIOD_S = 0.2"}
 IMPATIENT = {"HANGS_S = 12.0": "HANGS_S = 0.4"}

@@ -15,10 +15,9 @@ from slurmwrap.model.node import Node, Partition, Snapshot
 from slurmwrap.model.placement_plan import Level, PlacementPlan
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.model.topology import Domain, Topology
-from slurmwrap.placement.plan_placement import plan
-from slurmwrap.placement.planning_facts import PlanningFacts
+from slurmwrap.placement.plan_placement import PlanningFacts, plan
 from slurmwrap.slurm.scontrol_parser import parse_nodes, parse_partitions
-from slurmwrap.slurm.topology_parser import parse_topology
+from slurmwrap.slurm.snapshot import parse_topology
 
 CAPTURES = Path(__file__).parents[1] / "data" / "slurm"
 SKEWED, EVEN = (ResourceProfile(key="k", skew=skew) for skew in (0.72, 0.05))

@@ -17,8 +17,7 @@ from test_resource_units import asked
 from slurmwrap.config import Config
 from slurmwrap.model.node import Node, Snapshot
 from slurmwrap.model.resource_profile import ResourceProfile
-from slurmwrap.placement.plan_placement import plan
-from slurmwrap.placement.planning_facts import PlanningFacts
+from slurmwrap.placement.plan_placement import PlanningFacts, plan
 from slurmwrap.sbatch.explain import explain
 from slurmwrap.sbatch.rewrite import render
 

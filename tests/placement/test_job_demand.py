@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from placement_cases import IDLE, ONE_GPU, node, request
 
 from slurmwrap.config import Config, Placement, Tuning
-from slurmwrap.model.measurement import CurvePoint
-from slurmwrap.model.resource_profile import IMPORTED, ResourceProfile, SpeedPoint
+from slurmwrap.model.resource_profile import IMPORTED, CurvePoint, ResourceProfile, SpeedPoint
 from slurmwrap.placement.demand import JobDemand
 from slurmwrap.placement.job_demand import limit_to_request, limit_to_share, make_job_demand
 from slurmwrap.placement.plan_placement import plan

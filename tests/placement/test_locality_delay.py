@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurmwrap.placement.locality_delay import LocalityDelay, compute_keenness, compute_locality_delay
+from slurmwrap.placement.locality import LocalityDelay, compute_keenness, compute_locality_delay
 
 
 def waits(skew: float | None = None, nodes: int = 8, room: float = 1.0, time_s: int | None = None) -> LocalityDelay:

@@ -9,8 +9,7 @@ from allocate_cases import points
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurmwrap.model.measurement import CurvePoint
-from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.model.resource_profile import CurvePoint, ResourceProfile
 from slurmwrap.placement.throughput import fill_curve, find_speed, level_curve, list_speed_points
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurmwrap.policy.backoff import HOUR_S, compute_backoff_s, compute_spread, find_next_start
+from slurmwrap.policy.retry_budget import HOUR_S, compute_backoff_s, compute_spread, find_next_start
 
 
 def test_the_wait_doubles_up_to_an_hour() -> None:

@@ -12,8 +12,8 @@ from slurmwrap.model.action import Verb
 from slurmwrap.model.blocked_input import BlockedInput
 from slurmwrap.model.evidence import Citation, Diagnosis
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.measurement import Measurement
 from slurmwrap.model.node import Partition
+from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.model.retry_decision import RetryDecision, Strike
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy import incident as incident_module

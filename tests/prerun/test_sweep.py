@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurmwrap.prerun.sweep import choose_next, has_time
+from slurmwrap.gsub.prerun_job import choose_next, has_time
 
 
 def test_the_job_with_most_that_never_passed_is_next_and_of_equals_the_first() -> None:

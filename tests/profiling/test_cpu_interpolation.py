@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from slurmwrap.model.cpu_curve import curve_of, gap, next_cpus
-from slurmwrap.model.measurement import CurvePoint
+from slurmwrap.model.resource_profile import CurvePoint
 from slurmwrap.profiling.cpu_interpolation import fit, predict
 
 # Speed by CPUs relative to 3 of them, hand-rounded, V100: msr-fiddle/synergy 1bb2bed6 simulator/models/*_1.py (MIT).

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from slurmwrap.model.measurement import CurvePoint, Measurement
-from slurmwrap.model.resource_profile import IMPORTED, ResourceProfile
+from slurmwrap.model.resource_profile import IMPORTED, CurvePoint, Measurement, ResourceProfile
 from slurmwrap.profiling.merge_profiles import HALF_LIFE_S, adapt_profile, merge
 
 

@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurmwrap.model.measurement import CurvePoint, Measurement
-from slurmwrap.model.resource_profile import ResourceProfile
-from slurmwrap.profiling.merge_profiles import adapt_profile, merge
-from slurmwrap.profiling.plausible_measurement import drop_implausible_values
+from slurmwrap.model.resource_profile import CurvePoint, Measurement, ResourceProfile
+from slurmwrap.profiling.merge_profiles import adapt_profile, drop_implausible_values, merge
 from slurmwrap.store.deserialize import record_from_json
 from slurmwrap.store.serialize import to_json_dict
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from slurmwrap.model.measurement import CurvePoint
-from slurmwrap.model.resource_profile import ResourceProfile
-from slurmwrap.profiling.profile_bars import ProfileBar, format_bars, list_cpu_points
+from slurmwrap.cli.profile.profile_output import ProfileBar, format_bars, list_cpu_points
+from slurmwrap.model.resource_profile import CurvePoint, ResourceProfile
 
 CURVE = ResourceProfile(
     key="k",

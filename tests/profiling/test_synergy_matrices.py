@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.model.measurement import CurvePoint, Measurement
-from slurmwrap.model.resource_profile import ResourceProfile, SpeedPoint
-from slurmwrap.profiling.merge_profiles import merge
-from slurmwrap.profiling.plausible_measurement import is_plausible_surface
-from slurmwrap.profiling.synergy_matrices import parse_profiles
+from slurmwrap.cli.profile.profile_files import parse_profiles
+from slurmwrap.model.resource_profile import CurvePoint, Measurement, ResourceProfile, SpeedPoint
+from slurmwrap.profiling.merge_profiles import is_plausible_surface, merge
 from slurmwrap.store.deserialize import record_from_json
 from slurmwrap.store.serialize import to_json_dict
 

@@ -19,7 +19,7 @@ from slurmwrap.protocols import OpenIncident
 from slurmwrap.reconcile import Scope, reconcile_once
 from slurmwrap.reconcile.reconcile_context import ReconcilerState
 from slurmwrap.report.headline import build_page
-from slurmwrap.report.report_text import render_text
+from slurmwrap.report.report_formats import render_text
 
 pytestmark = pytest.mark.early
 

@@ -19,12 +19,11 @@ from slurmwrap.errors import SlurmError, SlurmUnreachable
 from slurmwrap.model.action import SlurmAction, Verb
 from slurmwrap.model.evidence import Diagnosis, Evidence, LogTail, RunKey
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.measurement import Measurement
-from slurmwrap.model.observation import Context, Observation
+from slurmwrap.model.observation import Context, Observation, RejectedEntry, SpoolEntry
 from slurmwrap.model.placement_plan import PlacementPlan
+from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.model.retry_decision import InputRead, Strike
 from slurmwrap.model.run import JobRun, LedgerReset, PrerunRecord
-from slurmwrap.model.spool_entry import RejectedEntry, SpoolEntry
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.reconcile import PassSummary, Scope, Services, reconcile_once, watch

@@ -14,9 +14,8 @@ from slurmwrap.diagnosis.classifier import diagnose_run
 from slurmwrap.errors import SlurmError
 from slurmwrap.model.action import SlurmAction
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.measurement import CurvePoint
 from slurmwrap.model.placement_plan import PlacementPlan
-from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.model.resource_profile import CurvePoint, ResourceProfile
 from slurmwrap.model.retry_decision import InputRead
 from slurmwrap.model.submission import Submission
 from slurmwrap.reconcile import PassSummary, Scope, Services, reconcile_once

@@ -10,16 +10,18 @@ from random import Random
 import pytest
 
 from slurmwrap.report.confidence_interval import (
+    SIGMAS,
+    TABLE,
     Interval,
     compute_interval_around,
     compute_interval_of_mean,
     compute_interval_of_median,
     put_together,
+    reach,
     scale_interval,
 )
-from slurmwrap.report.holdout_figures import compute_holdout
 from slurmwrap.report.report_inputs import Drawn, Figures
-from slurmwrap.report.skewed_interval import SIGMAS, TABLE, reach
+from slurmwrap.report.savings import compute_holdout
 
 GPUS = [1] * 40 + [2] * 10 + [4] * 10 + [8] * 25 + [16] * 8 + [32] * 4 + [64] * 2 + [128]  # asked for, as in Philly
 ASKED = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]  # by Synergy's mix for Philly, and large ones on top

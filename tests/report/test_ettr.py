@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from slurmwrap.model.evidence import Diagnosis, RunKey
-from slurmwrap.model.measurement import Measurement
+from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.model.run import JobRun
-from slurmwrap.report.ettr import compute_ettr
 from slurmwrap.report.night_report import Counted
+from slurmwrap.report.usage_totals import compute_ettr
 
 
 def run(

@@ -13,7 +13,7 @@ import report_schema
 from jsonschema import Draft202012Validator
 from markdown_it import MarkdownIt
 
-from slurmwrap.report import report_csv, report_json, report_markdown
+from slurmwrap.report import report_formats
 from slurmwrap.report.headline import build_page
 from slurmwrap.report.night_report import NightReport
 from slurmwrap.report.text_format import visible
@@ -39,8 +39,8 @@ def kinds(text: str) -> set[str]:
 
 
 def test_hostile_names_add_nothing_to_what_markdown_reads() -> None:
-    hostile = report_markdown.render_markdown(build_page(nights.hostile()))
-    assert kinds(hostile) == kinds(report_markdown.render_markdown(build_page(nights.full())))
+    hostile = report_formats.render_markdown(build_page(nights.hostile()))
+    assert kinds(hostile) == kinds(report_formats.render_markdown(build_page(nights.full())))
     assert kinds(hostile) & {"html_block", "html_inline", "link_open", "image"} == set()
     shown = [child.content for token in READER.parse(hostile) for child in token.children or ()]
     assert visible(nights.HOSTILE) in shown
@@ -48,7 +48,7 @@ def test_hostile_names_add_nothing_to_what_markdown_reads() -> None:
 
 def test_every_row_of_a_table_has_all_its_cells() -> None:
     for report, expected in ((nights.full(), 23), (nights.hostile(), 23), (nights.own(nights.HOSTILE), 13)):
-        rendered = READER.render(report_markdown.render_markdown(build_page(report)))
+        rendered = READER.render(report_formats.render_markdown(build_page(report)))
         tables = [table.split("</table>")[0] for table in rendered.split("<table>")[1:]]
         assert len(tables) == expected
         for table in tables:
@@ -63,7 +63,7 @@ def read(text: str) -> list[list[str]]:
 
 
 def test_one_tidy_file_per_table() -> None:
-    files = report_csv.render_files(build_page(nights.full()))
+    files = report_formats.render_files(build_page(nights.full()))
     tables = {table.key for section in build_page(nights.full()).sections for table in section.tables}
     assert set(files) == {f"{key}.csv" for key in tables} | {"figures.csv"}
     for name, text in files.items():
@@ -71,7 +71,7 @@ def test_one_tidy_file_per_table() -> None:
 
 
 def test_the_main_table_has_values_as_they_are() -> None:
-    head, first, *_ = read(report_csv.render_main_file(build_page(nights.full())))
+    head, first, *_ = read(report_formats.render_main_file(build_page(nights.full())))
     assert dict(zip(head, first, strict=True)) == {
         "category": "gpu_hardware",
         "domain": "infrastructure",
@@ -96,14 +96,14 @@ def test_the_main_table_has_values_as_they_are() -> None:
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1"])
 def test_no_cell_that_somebody_chose_is_a_formula(text: str) -> None:
-    files = [report_csv.render_files(build_page(night)) for night in (nights.hostile(text), nights.own(text))]
+    files = [report_formats.render_files(build_page(night)) for night in (nights.hostile(text), nights.own(text))]
     cells = [cell for one in files for file in one.values() for row in read(file) for cell in row]
     assert [cell for cell in cells if cell.startswith((text, visible(text)))] == []
     assert sum(cell.startswith(f"'{visible(text)}") for cell in cells) > 60
 
 
 def test_a_night_without_failures_still_gives_a_file() -> None:
-    assert report_csv.render_main_file(build_page(nights.empty())) == "category\r\n"
+    assert report_formats.render_main_file(build_page(nights.empty())) == "category\r\n"
 
 
 # ---- JSON
@@ -111,7 +111,7 @@ def test_a_night_without_failures_still_gives_a_file() -> None:
 
 @pytest.mark.parametrize("name", NIGHTS)
 def test_json_is_as_its_schema_says_and_gives_the_report_back(name: str) -> None:
-    text = report_json.render_json(NIGHTS[name], made_by="slurmwrap 1")
+    text = report_formats.render_json(NIGHTS[name], made_by="slurmwrap 1")
     plain = json.loads(text)
     Draft202012Validator(json.loads(SCHEMA.read_text(encoding="utf-8"))).validate(plain)
     assert text.isascii()
@@ -124,6 +124,6 @@ def test_the_schema_is_valid_and_as_the_records_are() -> None:
 
 
 def test_a_field_of_another_type_does_not_pass_the_schema() -> None:
-    plain = report_json.make_document(nights.full(), made_by="slurmwrap 1")
+    plain = report_formats.make_document(nights.full(), made_by="slurmwrap 1")
     plain["headline"]["jobs"] = "many"
     assert not Draft202012Validator(report_schema.schema()).is_valid(plain)

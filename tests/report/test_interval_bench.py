@@ -8,17 +8,17 @@ from interval_coverage.table import CASES, SIGMAS, cell
 from interval_coverage.trials import WAYS, measured, of_prerun, of_sum
 from interval_coverage.worlds import SUMS
 
-from slurmwrap.report import skewed_interval
+from slurmwrap.report import confidence_interval
 
 
 def test_the_table_has_the_bench_s_cells() -> None:
-    assert (skewed_interval.SIGMAS, tuple(skewed_interval.TABLE)) == (SIGMAS, CASES)
+    assert (confidence_interval.SIGMAS, tuple(confidence_interval.TABLE)) == (SIGMAS, CASES)
 
 
 @pytest.mark.parametrize(("cases", "column"), [(20, 2), (50, 3)])
 def test_a_cell_simulated_anew_is_that_of_the_table(cases: int, column: int) -> None:
     again = cell(cases, SIGMAS[column], np.random.default_rng(7), draws=8_000_000)
-    assert again == pytest.approx(skewed_interval.TABLE[cases][column], rel=0.05)
+    assert again == pytest.approx(confidence_interval.TABLE[cases][column], rel=0.05)
 
 
 def test_the_interval_of_prerun_holds_its_truth_and_is_narrower_than_before() -> None:

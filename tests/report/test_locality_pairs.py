@@ -10,12 +10,12 @@ import pytest
 from night_figures import figures_of, night_of
 
 from slurmwrap.model.evidence import Diagnosis, RunKey
-from slurmwrap.model.measurement import Measurement
+from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.model.run import JobRun
 from slurmwrap.model.submission import Submission
-from slurmwrap.report.locality_pairs import Pair, find_pairs
 from slurmwrap.report.night_report import Saving
 from slurmwrap.report.report_inputs import Paced
+from slurmwrap.report.savings import Pair, find_pairs
 
 UNTIL = 1_700_604_800
 SINCE = UNTIL - 86_400

@@ -15,7 +15,7 @@ from slurmwrap.report.job_report.job_report_text import format_job_report
 from slurmwrap.report.job_report.timeline import build_timeline
 from slurmwrap.report.night_report import Queueing, WaitedLongest
 from slurmwrap.report.queue_wait import compute_queueing, format_wait
-from slurmwrap.report.report_text import render_text
+from slurmwrap.report.report_formats import render_text
 
 KEY = RunKey(cluster="lab", job_id=81, submit_time=100)
 DELAY = QueueDelay(

@@ -13,7 +13,7 @@ import pytest
 from night_figures import night_of
 
 from slurmwrap.cli.record_access import RecordSource
-from slurmwrap.cli.report.report_data import build_report_of_night
+from slurmwrap.cli.report import build_report_of_night
 from slurmwrap.config import Config
 from slurmwrap.model.evidence import Diagnosis, RunKey
 from slurmwrap.model.run import ActionRecord, Incident, JobRun, PrerunRecord

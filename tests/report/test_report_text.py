@@ -16,7 +16,7 @@ from slurmwrap.cli.terminal import paint
 from slurmwrap.model.blocked_input import BlockedInput
 from slurmwrap.report.headline import build_page
 from slurmwrap.report.night_report import Blocked, Counted, Estimate, NightReport
-from slurmwrap.report.report_text import render_text
+from slurmwrap.report.report_formats import render_text
 from slurmwrap.report.text_format import visible, width
 
 

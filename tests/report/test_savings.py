@@ -7,14 +7,14 @@ from statistics import fmean
 
 import pytest
 
-from slurmwrap.model.measurement import CurvePoint
+from slurmwrap.model.resource_profile import CurvePoint
 from slurmwrap.report import savings
-from slurmwrap.report.false_decisions import count_false_decisions, count_retries, is_missed
+from slurmwrap.report.confidence_interval import reach
 from slurmwrap.report.formulas import BY_ID, FORMULAS
-from slurmwrap.report.holdout_figures import compute_holdout
 from slurmwrap.report.night_report import Retries, Wrong
 from slurmwrap.report.report_inputs import Caught, Drawn, Figures, Passed, RetriedRun, TunedRun
-from slurmwrap.report.skewed_interval import reach
+from slurmwrap.report.savings import compute_holdout
+from slurmwrap.report.usage_totals import count_false_decisions, count_retries, is_missed
 
 CURVE = tuple(CurvePoint(cpus=cpus, steps_per_s=speed) for cpus, speed in ((2, 10.0), (4, 16.0), (8, 20.0)))
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slurmwrap.sbatch.parse import parse_request
-from slurmwrap.sbatch.passthrough import find_passthrough_reason, open_file
-from slurmwrap.sbatch.workflow_engines import find_engine_reason
+from slurmwrap.sbatch.passthrough import find_engine_reason, find_passthrough_reason, open_file
 
 SUBMITIT = b"#!/bin/bash\n#SBATCH --gpus-per-node=2\nsrun python -u -m submitit.core._submit /home/a/logs\n"
 DASK = (

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from slurmwrap.sim.critical import critical_first
-from slurmwrap.sim.queue.queue_policy import Active
+from slurmwrap.sim.engines.rounds_engine import critical_first
+from slurmwrap.sim.queue_policies import Active
 
 
 def active(left_s: list[float], gpus: list[int] | None = None) -> Active:

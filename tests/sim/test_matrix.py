@@ -12,16 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slurmwrap.cli.profile.profile_files import parse_profiles
 from slurmwrap.placement.demand import Allocation, JobDemand, Server
-from slurmwrap.profiling.synergy_matrices import parse_profiles
 from slurmwrap.sim.engines import rounds_engine
 from slurmwrap.sim.mechanism.mechanism import Mechanism
 from slurmwrap.sim.mechanism.mechanism_registry import MECHANISMS, habits_of, mechanism_of
 from slurmwrap.sim.model_skew import PLACEMENTS
-from slurmwrap.sim.queue.policy_registry import POLICIES, policy_of
+from slurmwrap.sim.queue_policies import POLICIES, policy_of
 from slurmwrap.sim.run_simulation import IN_SLURM, Simulation, run_simulation
-from slurmwrap.sim.sim_cluster import servers_of
-from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.sim_job import SimJob, servers_of
 
 _CSV = (Path(__file__).parents[1] / "data" / "profiles" / "synergy_profiles.csv").read_text()
 PROFILES = {one.key: one for one in parse_profiles(_CSV.splitlines(), at=0.0)}

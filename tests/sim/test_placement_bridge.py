@@ -16,8 +16,7 @@ from slurmwrap.sbatch.request import CpuUnit, GpuUnit, MemUnit, ResourceShape
 from slurmwrap.sim import placement_bridge
 from slurmwrap.sim.engines import SchedulerParams, play_backfill
 from slurmwrap.sim.placement_bridge import SimSnapshot, plan_like_gsub, request_of, topology_of
-from slurmwrap.sim.sim_cluster import servers_of
-from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.sim_job import SimJob, servers_of
 
 TWO = servers_of(2, gpus=8, cpus=24, mem_gb=80)
 FREE = np.array([8, 8]), np.array([24.0, 24.0]), np.array([81920.0, 81920.0])

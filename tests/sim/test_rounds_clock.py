@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurmwrap.sim.engines.lease_clock import LeaseClock, clock_of
+from slurmwrap.sim.engines.job_table import LeaseClock, clock_of
 
 ROUNDS = LeaseClock(first_s=300.0, round_s=300.0)
 EVENTS = LeaseClock(first_s=0.0, round_s=0.0)

@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurmwrap.sim.consolidate import Places, Spot, place_anywhere, place_together
-from slurmwrap.sim.pool import LeasePool, select_fitting
+from slurmwrap.sim.consolidate import LeasePool, Places, Spot, place_anywhere, place_together, select_fitting
 
 SIZE = 4
 floors = st.lists(st.integers(0, SIZE), min_size=1, max_size=8).map(lambda free: np.array(free, dtype=np.int64))

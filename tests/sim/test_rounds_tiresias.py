@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.placement.proportional import allocate_proportional
+from slurmwrap.placement.allocate import allocate_proportional
 from slurmwrap.sim.engines.rounds_engine import play_rounds
-from slurmwrap.sim.outcome_measures import TimeSummary, summarize_outcome
-from slurmwrap.sim.queue.policy_registry import policy_of
-from slurmwrap.sim.sim_cluster import servers_of
-from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.outcome import TimeSummary, summarize_outcome
+from slurmwrap.sim.queue_policies import policy_of
+from slurmwrap.sim.sim_job import SimJob, servers_of
 from slurmwrap.sim.trace.read_trace import open_load
 from slurmwrap.sim.trace.synergy_loads import generate_load
 

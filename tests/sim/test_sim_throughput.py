@@ -6,11 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from slurmwrap.model.measurement import CurvePoint
-from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.model.resource_profile import CurvePoint, ResourceProfile
 from slurmwrap.placement.demand import JobDemand, SpeedPoint
-from slurmwrap.sim.sim_cluster import servers_of
-from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.sim_job import SimJob, servers_of
 from slurmwrap.sim.sim_throughput import claim_of, compute_job_shape, points_of, share_work_s
 
 SERVER = servers_of(1, gpus=8, cpus=24, mem_gb=500)[0]

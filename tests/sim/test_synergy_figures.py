@@ -12,16 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from slurmwrap.cli.profile.profile_files import parse_profiles
 from slurmwrap.placement.allocate import allocate
-from slurmwrap.profiling.synergy_matrices import parse_profiles
 from slurmwrap.sim.engines.rounds_engine import play_rounds
-from slurmwrap.sim.outcome_measures import TimeSummary, summarize_outcome
-from slurmwrap.sim.queue.fifo import Fifo
-from slurmwrap.sim.queue.queue_policy import Policy
-from slurmwrap.sim.queue.shortest import Srtf
+from slurmwrap.sim.outcome import TimeSummary, summarize_outcome
+from slurmwrap.sim.queue_policies import Fifo, Policy, Srtf
 from slurmwrap.sim.run_simulation import Simulation, run_simulation
-from slurmwrap.sim.sim_cluster import servers_of
-from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.sim_job import SimJob, servers_of
 from slurmwrap.sim.trace.read_trace import open_load
 from slurmwrap.sim.trace.synergy_loads import generate_load
 

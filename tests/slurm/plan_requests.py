@@ -17,8 +17,7 @@ from slurmwrap.model.hostlist import expand
 from slurmwrap.model.node import NodeHealth, NodeLoad, Snapshot
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.model.resource_profile import ResourceProfile
-from slurmwrap.placement.plan_placement import plan
-from slurmwrap.placement.planning_facts import PlanningFacts
+from slurmwrap.placement.plan_placement import PlanningFacts, plan
 from slurmwrap.sbatch.parse import parse_request
 from slurmwrap.sbatch.request import JobRequest
 from slurmwrap.sbatch.rewrite import render

@@ -11,8 +11,7 @@ from waiting import wait_for
 from slurmwrap.model.action import SlurmAction, Verb
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.protocols import Slurm
-from slurmwrap.slurm.action_commands import argv_of
-from slurmwrap.slurm.commands import SlurmCommands
+from slurmwrap.slurm.commands import SlurmCommands, argv_of
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks")]
 ALICE, BOB = USERS

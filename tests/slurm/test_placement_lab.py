@@ -235,6 +235,6 @@ def test_preferred_racks_are_soft_and_the_job_lies_in_one_where_that_is_free(fla
 
 
 def test_of_a_range_slurm_takes_the_fewest_nodes_that_hold_its_gpus(flat: Lab) -> None:
-    """Why placement/node_options.py asks for nothing there."""
+    """Why placement/slurm_options.py asks for nothing there."""
     for gpus in ("--gpus=8", "--gpus-per-task=1"):
         assert len(place_of(flat, "-N1-4", "-n8", gpus, "--mem-per-gpu=4G")) == 1

@@ -17,8 +17,7 @@ from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.placement.retune import make_retune_actions, undo
 from slurmwrap.sbatch.request import CpuUnit, GpuUnit, JobRequest, MemUnit, OptionChange, ResourceShape, Script
-from slurmwrap.slurm.action_commands import argv_of
-from slurmwrap.slurm.commands import SlurmCommands
+from slurmwrap.slurm.commands import SlurmCommands, argv_of
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks")]
 ALICE = USERS[0]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.model.topology import Block, Domain, Switch, Topology
-from slurmwrap.slurm.topology_parser import parse_default_topology, parse_topology
+from slurmwrap.slurm.snapshot import parse_default_topology, parse_topology
 
 CAPTURES = Path(__file__).parents[1] / "data" / "slurm"
 

@@ -20,8 +20,8 @@ from slurmwrap.sbatch.options import SBATCH, Release
 from slurmwrap.sim.trace.read_trace import open_load
 from slurmwrap.slurm.assoc_mgr_parser import parse_limits
 from slurmwrap.slurm.scontrol_parser import parse_config, parse_nodes, parse_partitions, release_of
+from slurmwrap.slurm.snapshot import parse_topology
 from slurmwrap.slurm.squeue_parser import parse_jobs
-from slurmwrap.slurm.topology_parser import parse_topology
 
 DATA = Path(__file__).parents[1] / "data" / "slurm"
 RELEASES = sorted(path.parent.parent.name for path in DATA.glob("*/lab/version.txt"))

@@ -13,7 +13,7 @@ import pytest
 from waiting import allow
 
 from slurmwrap.errors import SlurmError, SlurmUnreachable
-from slurmwrap.host.background_call import start_in_background
+from slurmwrap.host.run_command import start_in_background
 from slurmwrap.model.limits import Limits, Qos, Quotas
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.slurm.response_cache import ResponseCache

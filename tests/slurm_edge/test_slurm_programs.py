@@ -15,8 +15,7 @@ from waiting import allow
 from slurmwrap.errors import SlurmError, SlurmUnreachable
 from slurmwrap.model.action import SlurmAction, Verb
 from slurmwrap.protocols import SbatchCall
-from slurmwrap.slurm.action_commands import argv_of
-from slurmwrap.slurm.commands import SlurmCommands
+from slurmwrap.slurm.commands import SlurmCommands, argv_of
 
 PATIENT_S = allow(30)  # for a program that answers
 Slurm = Callable[..., SlurmCommands]

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from slurmwrap.model.evidence import Citation, Diagnosis, RunKey
 from slurmwrap.model.finding import Finding, Severity
-from slurmwrap.model.measurement import Measurement
 from slurmwrap.model.placement_plan import Level, PlacementPlan
+from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.model.run import JobRun, PrerunRecord
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.sbatch.request import RequestChange

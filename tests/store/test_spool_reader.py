@@ -14,8 +14,7 @@ from waiting import wait_until
 
 from slurmwrap.errors import StoreError
 from slurmwrap.host import munge
-from slurmwrap.model.observation import Context, Observation
-from slurmwrap.model.spool_entry import RejectedEntry, SpoolEntry
+from slurmwrap.model.observation import Context, Observation, RejectedEntry, SpoolEntry
 from slurmwrap.store import spool_reader as spool_module
 from slurmwrap.store.spool_reader import PlainSpool, SealedSpool
 from slurmwrap.store.spool_writer import make_nonce, serialize, write_plain, write_sealed

@@ -5,15 +5,7 @@ docs/doctor.md and `slurmwrap doctor --explain` are made of it.
 
 from __future__ import annotations
 
-from slurmwrap.cli.doctor import (
-    database_checks,
-    metrics_checks,
-    node_checks,
-    site_checks,
-    slurm_checks,
-    slurm_conf_checks,
-    user_checks,
-)
+from slurmwrap.cli.doctor import database_checks, node_checks, site_checks, slurm_checks, user_checks
 from slurmwrap.cli.doctor.check_records import SITE, YOU, CheckSpec
 from slurmwrap.install.systemd_units import ENABLED
 
@@ -61,7 +53,7 @@ LOOKS: tuple[CheckSpec, ...] = (
         "Start slurmctld; keep the commands within two releases of it. gsub hands jobs to sbatch meanwhile.",
     ),
     _make_check_spec(
-        "clock", YOU, slurm_conf_checks.check_clock,
+        "clock", YOU, slurm_checks.check_clock,
         "This host's clock beside slurmctld's, which says when its answer was made (to a second).",
         "chronyd or ntpd on both. MUNGE refuses credentials of clocks that are 5 minutes apart.",
     ),
@@ -94,7 +86,7 @@ LOOKS: tuple[CheckSpec, ...] = (
         "ProctrackType=proctrack/cgroup and TaskPlugin=task/cgroup in slurm.conf.",
     ),
     _make_check_spec(
-        "prerun partition", YOU, slurm_conf_checks.check_prerun_partition,
+        "prerun partition", YOU, slurm_checks.check_prerun_partition,
         """prerun.partition: whether it exists, is up, has GPUs that are up, lets a trial run for prerun.time_limit_s,
         and is open to all accounts, groups and QOS.""",
         "Correct the partition in slurm.conf, or prerun.partition and prerun.time_limit_s.",
@@ -126,7 +118,7 @@ LOOKS: tuple[CheckSpec, ...] = (
         "`slurmwrap completion bash --install`.",
     ),
     _make_check_spec(
-        "hooks", SITE, slurm_conf_checks.check_hooks_in_slurm_conf,
+        "hooks", SITE, slurm_checks.check_hooks_in_slurm_conf,
         """Prolog, Epilog and EpilogSlurmctld of slurm.conf: whether they name our hooks (a directory of several scripts
         is looked through), PrologFlags=Alloc, and the files on this host.""",
         "`slurmwrap hooks plan` shows what is missing, `slurmwrap hooks install` adds it.",
@@ -200,7 +192,7 @@ LOOKS: tuple[CheckSpec, ...] = (
         _WHOLE_FILE_S,
     ),
     _make_check_spec(
-        "metrics", SITE, metrics_checks.check_textfile,
+        "metrics", SITE, site_checks.check_textfile,
         "The file of metrics.textfile for node_exporter: prometheus_client, its directory, its age.",
         "docs/metrics.md.",
     ),
@@ -211,12 +203,12 @@ LOOKS: tuple[CheckSpec, ...] = (
         "`slurmwrap config show rules`.",
     ),
     _make_check_spec(
-        "topology", SITE, slurm_conf_checks.check_topology,
+        "topology", SITE, slurm_checks.check_topology,
         "What tells which nodes are near each other: Slurm, a file of the site, features of nodes, or nothing.",
         "TopologyPlugin in slurm.conf, or placement.topology_file (docs/placement.md).",
     ),
     _make_check_spec(
-        "cli_filter", SITE, slurm_conf_checks.cli_filter,
+        "cli_filter", SITE, slurm_checks.cli_filter,
         "Whether slurm.conf names a cli_filter.lua that is there. It is optional.",
         "`slurmwrap hooks plan --help`.",
     ),

@@ -13,7 +13,7 @@ from typing import Any
 
 from slurmwrap.cli.doctor.check_records import FAIL, OK, SKIP, WARN, CheckContext, CheckResult, fold_nodes
 from slurmwrap.cli.doctor.database_checks import out_of_sight
-from slurmwrap.cli.doctor.slurm_conf_checks import hooks_directory
+from slurmwrap.cli.doctor.slurm_checks import hooks_directory
 from slurmwrap.install.hook_versions import OTHER, SILENT, UNSAID, NodeHooks, list_node_hooks, read_checksum
 from slurmwrap.store.connection import connect_readonly, translate_sqlite_errors
 from slurmwrap.store.database import Database

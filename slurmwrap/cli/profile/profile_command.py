@@ -92,7 +92,7 @@ def show(
     shelf = _open_profile_store(site)
     profile = shelf.one(key_of_script(Path(name)) if _is_script(name, shelf) else name)
     if plot is not None:
-        from slurmwrap.cli.profile.profile_plot import draw_profile
+        from slurmwrap.cli.profile.profile_output import draw_profile
 
         draw_profile(profile, plot)
         typer.echo(f"drawn: {plot}", err=True)
@@ -114,7 +114,7 @@ def measure(
 
     This is gsub --prerun=only with the CPU curve behind it. Options of this command stand before sbatch's own.
     """
-    from slurmwrap.cli.profile.profile_measure import measure_profile
+    from slurmwrap.cli.profile.profile_store import measure_profile
 
     voice = Console.of_terminal("slurmwrap")
     profile, code = measure_profile(words, minutes * 60, voice)

@@ -3,19 +3,142 @@
 from __future__ import annotations
 
 import pwd
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
 from itertools import groupby
-from pathlib import PurePath
+from pathlib import Path, PurePath
+from typing import Any
 
-from slurmwrap.model.cpu_curve import least_cpus
+from slurmwrap.errors import UsageError
+from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.model.cpu_curve import GOOD, least_cpus
 from slurmwrap.model.resource_profile import ResourceProfile
-from slurmwrap.profiling import profile_bars
 from slurmwrap.profiling.memory_model import MemoryModel, compute_needed_storage, compute_speed, find_needed_mib
 from slurmwrap.profiling.merge_profiles import adapt_profile
-from slurmwrap.profiling.profile_bars import ProfileBar
 from slurmwrap.report import text_format
 from slurmwrap.report.job_report.job_report_text import Paint, plain
 from slurmwrap.store.user_report_tables import ProfileUse
+
+KINDS = (".svg", ".png")
+
+
+def draw_profile(profile: ResourceProfile, path: Path) -> None:
+    """Writes the file. UsageError where matplotlib is missing, the ending is another, or there is nothing to draw."""
+    if path.suffix.lower() not in KINDS:
+        raise UsageError(f"--plot {path}: a file ending in .svg or .png is wanted", exit_code=1)
+    if not profile.cpu_curve:
+        raise UsageError(
+            f"'{profile.key}' has no CPU curve to draw", hint="slurmwrap profile measure SCRIPT", exit_code=1
+        )
+    figure = _make_figure()
+    axes = figure.subplots()
+    _plot_curve(axes, profile)
+    figure.suptitle(profile.key, fontsize=10)
+    try:
+        figure.savefig(path, dpi=150)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}", exit_code=1) from error
+
+
+def _make_figure() -> Any:
+    try:
+        figures = import_module("matplotlib.figure")
+    except ImportError as error:
+        raise UsageError(
+            "--plot needs matplotlib, which is not installed", hint="pip install 'slurmwrap[plot]'", exit_code=1
+        ) from error
+    return figures.Figure(figsize=(6.4, 3.8), layout="constrained")  # no pyplot: nothing asks for a display
+
+
+def _plot_curve(axes: Any, profile: ResourceProfile) -> None:
+    cpus = [point.cpus for point in profile.cpu_curve]
+    rates = [point.steps_per_s for point in profile.cpu_curve]
+    spreads = [point.spread * point.steps_per_s for point in profile.cpu_curve]
+    least = least_cpus(profile.cpu_curve)
+    best = max(rates)
+    axes.axhspan(GOOD * best, best, color="#2a9d8f", alpha=0.15, linewidth=0, label="within 5 % of the best")
+    axes.errorbar(cpus, rates, yerr=spreads, marker="o", color="#264653", capsize=3, label="measured")
+    if least is not None:
+        axes.plot(
+            [least], [rates[cpus.index(least)]], "o", color="#e76f51", markersize=10, label=f"{least} CPUs suffice"
+        )
+    axes.set_xlabel("CPUs per GPU")
+    axes.set_ylabel("steps/s" if profile.steps_per_s is not None or profile.source != "import" else "relative speed")
+    axes.set_ylim(bottom=0)
+    axes.set_xlim(left=0)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+
+
+Style = Callable[[str, str], str]  # (text, "bold" | "green" | "dim") -> text, in colour where that is wanted
+
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+ENDS = {
+    "allocation": "it ends where the CPUs at hand ended",
+    "workers": "it ends where the loader's workers ended: beyond, more CPUs need more workers",
+    "pinned": "it ends early: the program pins itself to CPUs",
+    "time": "it ends early: the time was used up",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileBar:
+    """One bar: a label such as "12" or "62 GiB", its value, how uncertain that is, and whether it is the chosen one."""
+
+    label: str
+    value: float
+    spread: float = 0.0  # share of the value
+    chosen: bool = False
+
+
+def format_bars(
+    points: Sequence[ProfileBar], *, head: tuple[str, str], columns: int, unicode: bool, style: Style | None = None
+) -> list[str]:
+    """One line per point, the longest bar as long as `columns` allow. `head`: names of label and value."""
+    if not points:
+        return []
+    paint = style or (lambda text, _: text)
+    names = [point.label for point in points]
+    values = [
+        _format_number(point.value) + (f" ±{100 * point.spread:.0f} %" if point.spread else "") for point in points
+    ]
+    if not unicode:
+        values = [value.replace("±", "+-") for value in values]
+    left, right = max(map(len, [head[0], *names])), max(map(len, values))
+    mark = (" ◀ chosen" if unicode else " <- chosen") if any(point.chosen for point in points) else ""
+    room = max(8, columns - left - right - len(mark) - 6)
+    top = max(point.value for point in points) or 1.0
+    lines = [f"  {head[0]:>{left}}  {head[1]:>{right}}".rstrip()]
+    for point, name, value in zip(points, names, values, strict=True):
+        bar = _format_bar(point.value / top, room, unicode)
+        drawn = paint(bar, "green") + mark if point.chosen else bar
+        lines.append(f"  {name:>{left}}  {value:>{right}}  {drawn}".rstrip())
+    return lines
+
+
+def list_cpu_points(profile: ResourceProfile) -> list[ProfileBar]:
+    """The CPU curve; the least CPUs within 5 % of the best are the chosen ones."""
+    least = least_cpus(profile.cpu_curve)
+    return [
+        ProfileBar(label=str(one.cpus), value=one.steps_per_s, spread=one.spread, chosen=one.cpus == least)
+        for one in profile.cpu_curve
+    ]
+
+
+def _format_bar(share: float, room: int, unicode: bool) -> str:
+    share = min(1.0, max(0.0, share))
+    if not share:
+        return ""
+    if not unicode:
+        return "#" * max(1, round(share * room))
+    full, rest = divmod(max(1, round(share * room * 8)), 8)
+    return "█" * full + _EIGHTHS[rest].strip()
+
+
+def _format_number(value: float) -> str:
+    return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
 
 _ORIGINS = {"import": "an imported file", "epilog": "runs that did not end well"}
 _SCRIPT = 24  # columns of a script's name
@@ -187,13 +310,11 @@ def _format_curve(one: ResourceProfile, now: float, columns: int, unicode: bool,
     measured = f", measured {text_format.duration(max(0.0, now - one.curve_at))} ago" if one.curve_at else ""
     unit = "speed" if one.source == "import" and one.steps_per_s is None else "steps/s"
     lines = ["", paint(f"CPU curve{measured}", "bold")]
-    lines += profile_bars.format_bars(
-        profile_bars.list_cpu_points(one), head=("CPUs", unit), columns=columns, unicode=unicode, style=paint
-    )
+    lines += format_bars(list_cpu_points(one), head=("CPUs", unit), columns=columns, unicode=unicode, style=paint)
     if one.curve_doubts:
         lines.append("  a later measurement contradicts it: one more decides")
-    if one.cpu_curve_end in profile_bars.ENDS:
-        lines.append(f"  {profile_bars.ENDS[one.cpu_curve_end]}")
+    if one.cpu_curve_end in ENDS:
+        lines.append(f"  {ENDS[one.cpu_curve_end]}")
     return lines
 
 
@@ -221,7 +342,7 @@ def _format_memory(one: ResourceProfile, storage: float | None, columns: int, un
     unit = "needs of storage, MiB/s" if storage is None else f"speed at {storage:,.0f} MiB/s of storage"
     return [
         *lines,
-        *profile_bars.format_bars(points, head=("MiB", unit), columns=columns, unicode=unicode, style=paint),
+        *format_bars(points, head=("MiB", unit), columns=columns, unicode=unicode, style=paint),
     ]
 
 

@@ -166,27 +166,26 @@ def simulate(
 
 
 def _run_simulations(asked: SimulateOptions, plot: Path | None, as_json: bool) -> None:
-    from slurmwrap.cli.simulate import simulate_output as simulate_page
-    from slurmwrap.cli.simulate import simulate_plot
+    from slurmwrap.cli.simulate import simulate_output
     from slurmwrap.cli.simulate.simulate_options import make_simulation_plan
 
     voice = Console.of_terminal(_PROGRAM)
     if plot is not None:
-        simulate_plot.check_plot_file(plot)
+        simulate_output.check_plot_file(plot)
     plan = make_simulation_plan(asked)
     for remark in plan.remarks:
         voice.say(remark, "yellow")
     runs = _play_plan(asked.trace, plan.runs, voice)
     if plot is not None:
-        simulate_plot.draw_simulations(runs, plot)
+        simulate_output.draw_simulations(runs, plot)
         voice.say(f"drawn: {plot}")
     if as_json:
-        found = [simulate_page.simulation_to_json_dict(ran) for ran in runs]
+        found = [simulate_output.simulation_to_json_dict(ran) for ran in runs]
         remarks = {"remarks": list(plan.remarks)}
         whole = {**found[0], **remarks} if len(found) == 1 else {"runs": found, **remarks}
         typer.echo(json.dumps(whole, indent=2, allow_nan=False))
     else:
-        typer.echo(simulate_page.format_simulations(runs, _get_width()))
+        typer.echo(simulate_output.format_simulations(runs, _get_width()))
 
 
 def _run_failure_study(asked: SimulateOptions, kind: str, as_json: bool) -> None:

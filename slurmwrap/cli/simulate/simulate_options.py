@@ -14,15 +14,13 @@ from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.sim.mechanism.mechanism_registry import FORESEEING, MECHANISMS
 from slurmwrap.sim.model_skew import PLACEMENTS
-from slurmwrap.sim.queue.policy_registry import POLICIES, SAME
+from slurmwrap.sim.queue_policies import POLICIES, SAME
 from slurmwrap.sim.run_simulation import IN_SLURM, MODES, Simulation
-from slurmwrap.sim.sim_cluster import servers_of
-from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.sim_job import SimJob, servers_of
 from slurmwrap.sim.trace.read_trace import check_fits, open_load
 from slurmwrap.sim.trace.synergy_loads import GPU_DEMANDS, JOBS_PER_HOUR, RUN_TIMES, SINGLE, SMALL, generate_load
 from slurmwrap.sim.trace.synergy_loads import KINDS as GENERATED
-from slurmwrap.sim.trace.trace_limits import JOB_CAP
-from slurmwrap.sim.trace.trace_load import Load
+from slurmwrap.sim.trace.trace_load import JOB_CAP, Load
 
 SYNERGY_ROUND_S = 300.0
 _JOBS = 100  # of a generated load, as many as the shipped traces have

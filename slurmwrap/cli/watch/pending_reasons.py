@@ -7,8 +7,12 @@ are in a table. tests/data/slurm/reasons.txt names them all.
 from __future__ import annotations
 
 import re
+from datetime import tzinfo
 
+from slurmwrap.cli.watch.job_status import JobStatus, WatchedPrerun
+from slurmwrap.cli.watch.watch_format import clock, flat, span, state_word
 from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.slurm.squeue_parser import Watched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,3 +147,58 @@ def _limit(found: re.Match[str]) -> Meaning:
     if found["per"] in ("PerJob", "PerNode") or found["what"] == "WallDuration":
         return Meaning(words=f"it asks for more {what}{per} than {whose} allows", way_out=_NEVER_WAY)
     return Meaning(words=f"{whose} allows no more {what}{per} now", way_out=_LIMIT_WAY)
+
+
+_FOR_A_GPU = ("", "None", "Resources", "Priority")  # nothing but its turn is missing
+
+
+def describe_prerun(facts: JobStatus, trial: WatchedPrerun, zone: tzinfo | None) -> str:
+    """Its verdict; else what it does now, and how long the job waits for it at most."""
+    if trial.verdict is not None:
+        return f"{trial.verdict.outcome.value}: {flat(trial.verdict.reason)}"
+    eligible = facts.record.eligible_time or 0
+    left = f"; the job starts without it in {span(eligible - facts.at)}" if eligible > facts.at else ""
+    if trial.row is not None and trial.row.record.reason == "Dependency":
+        left = ""  # the job waits for it anew when the dependency is met
+    return f"(job {trial.job_id}) {_state(facts.at, trial, zone)}{left}"
+
+
+def _state(now: float, trial: WatchedPrerun, zone: tzinfo | None) -> str:
+    if trial.row is None:
+        return "is not known to Slurm any more, and left no verdict"
+    state = trial.row.record.state
+    if state == "PENDING":
+        return _waits(now, trial.row, zone)
+    if state in ("SUSPENDED", "STOPPED"):
+        return "is suspended"
+    if trial.row.record.ended:
+        how = "ended" if state in ("COMPLETED", "FAILED") else state_word(state)
+        return f"{how}; it left no verdict"
+    return _runs(now, trial, trial.row)
+
+
+def _waits(now: float, row: Watched, zone: tzinfo | None) -> str:
+    reason = row.record.reason
+    due = ""
+    if row.expected_start and row.expected_start > now:
+        due = f", expected to start at {clock(row.expected_start, now, zone)}"
+    if reason in _FOR_A_GPU:
+        return f"waits for a free GPU{due}"
+    if reason == "Dependency":
+        return "waits for the same dependency"
+    return f"waits: {meaning(reason).words} ({flat(reason)}){due}"
+
+
+def _runs(now: float, trial: WatchedPrerun, row: Watched) -> str:
+    seen, start = trial.seen, row.record.start_time
+    if seen is None or not start:
+        return f"has run for {span(now - start)}" if start else "starts"
+    if seen.stage == "starting":
+        return f"has started {span(now - start)} ago"
+    told = f"has run for {span(now - start)}"
+    if seen.stage == "profiling":
+        told += ": it measures its use of CPUs"
+    elif seen.steps or seen.steps_wanted:
+        of = f" of {seen.steps_wanted}" if seen.steps <= seen.steps_wanted else ""
+        told += f": {seen.steps}{of} steps"
+    return told if seen.gpu_percent is None else f"{told}, GPU {seen.gpu_percent:.0f} % busy"

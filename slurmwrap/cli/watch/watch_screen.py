@@ -9,11 +9,9 @@ from textwrap import wrap
 from typing import Any
 
 from slurmwrap.cli.watch import gpu_utilization
-from slurmwrap.cli.watch.gpu_rows import gpu_rows
-from slurmwrap.cli.watch.job_output import Output
-from slurmwrap.cli.watch.job_status import JobStatus, WatchedPrerun
-from slurmwrap.cli.watch.pending_reasons import Meaning, meaning
-from slurmwrap.cli.watch.prerun_status import describe_prerun
+from slurmwrap.cli.watch.gpu_utilization import gpu_rows
+from slurmwrap.cli.watch.job_status import JobStatus, Output, WatchedPrerun
+from slurmwrap.cli.watch.pending_reasons import Meaning, describe_prerun, meaning
 from slurmwrap.cli.watch.watch_format import bar, clock, flat, hms, rate_word, row, span, sparkline, state_word
 from slurmwrap.fast_dataclasses import asdict, dataclass
 from slurmwrap.model.hostlist import fold

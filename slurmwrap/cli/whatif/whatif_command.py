@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from slurmwrap.console import Console, columns
 from slurmwrap.errors import TraceError, UsageError
 from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.sim.whatif.make_study import (
+    Progress,
+    Replay,
+    Submissions,
+    play_failures,
+    play_ours,
+    play_plain,
+    study_from,
+)
+from slurmwrap.sim.whatif.whatif_study import Study
 
 if TYPE_CHECKING:
     from slurmwrap.model.resource_profile import ResourceProfile
@@ -21,6 +34,7 @@ if TYPE_CHECKING:
     from slurmwrap.sim.whatif.cluster_shape import ClusterShape
     from slurmwrap.sim.whatif.make_study import Progress
     from slurmwrap.sim.whatif.whatif_study import Study
+
 
 PAGE = Path("whatif.html")
 _QUIET_S = 1.0  # before the first word of progress
@@ -85,7 +99,7 @@ def whatif(
     For programs:
       slurmwrap whatif --sacct month.psv --json | jq .waste.lost
     """
-    from slurmwrap.cli.whatif import whatif_page, whatif_text
+    from slurmwrap.cli.whatif import whatif_output
     from slurmwrap.report.job_report.job_report_text import plain
     from slurmwrap.store.serialize import to_json_dict
 
@@ -99,14 +113,14 @@ def whatif(
         voice,
     )
     if page is not None:
-        _write(page, whatif_page.render(study, source=sacct.name, made_by=_version()))
+        _write(page, whatif_output.render(study, source=sacct.name, made_by=_version()))
     if as_json:
         typer.echo(json.dumps(to_json_dict(study), indent=2, allow_nan=False))
     else:
         from slurmwrap.cli.terminal import columns, painter
 
         paint = painter() if sys.stdout.isatty() else plain
-        typer.echo(whatif_text.told(study, page or PAGE, width=columns(most=100), paint=paint), nl=False)
+        typer.echo(whatif_output.told(study, page or PAGE, width=columns(most=100), paint=paint), nl=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +134,6 @@ class _Given:
 
 def _studied(given: _Given, size: _Size, voice: Console) -> Study:
     _need_numpy()
-    from slurmwrap.cli.whatif.whatif_workers import studied
     from slurmwrap.sim.trace.read_trace import open_load
     from slurmwrap.sim.whatif.make_study import StudyOptions, submissions_of
 
@@ -158,7 +171,7 @@ def _profiles(path: Path) -> Mapping[str, ResourceProfile]:
 
 def _of_size(size: _Size, nodes: Path | None) -> ClusterShape | None:
     """UsageError where it is said in part, or twice."""
-    from slurmwrap.sim.sim_cluster import servers_of
+    from slurmwrap.sim.sim_job import servers_of
     from slurmwrap.sim.whatif.cluster_shape import ClusterShape
 
     said = (size.servers, size.gpus, size.cpus, size.mem_gb)
@@ -260,3 +273,34 @@ def _need_numpy() -> None:
     except ImportError as error:
         hint = "pip install 'slurmwrap[sim]'"
         raise UsageError("the model needs numpy, which is not installed", hint=hint, exit_code=1) from error
+
+
+LARGE = 5_000  # jobs: below, starting Python twice costs more than it saves
+_LOOK_S = 0.5
+
+
+def studied(said: Submissions, progress: Progress, *, large: int = LARGE) -> Study:
+    """The same study either way. ValueError as of `study_from`."""
+    if len(said.jobs) < large or (os.cpu_count() or 1) < 2:
+        return study_from(
+            said,
+            Replay(
+                plain=play_plain(said, progress),
+                ours=play_ours(said, progress),
+                failures=play_failures(said, progress),
+            ),
+        )
+    # spawn: a fork of a process with threads (numpy has some) may hang
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        plain, failures = pool.submit(play_plain, said), pool.submit(play_failures, said)
+        ours = play_ours(said, progress)
+        _await([plain, failures], progress)
+        return study_from(said, Replay(plain=plain.result(), ours=ours, failures=failures.result()))
+
+
+def _await(parts: list[Future[Any]], progress: Progress) -> None:
+    while True:
+        done = wait(parts, timeout=_LOOK_S).done
+        if len(done) == len(parts):
+            return
+        progress("slurmwrap is played; parts beside it", len(done), len(parts))

@@ -16,7 +16,7 @@ from slurmwrap.prerun.static.command_wrappers import HARMLESS, PYTHON, SHELLS, g
 from slurmwrap.prerun.static.entry_points import list_started_programs
 from slurmwrap.prerun.static.shell_parser import UNKNOWN
 from slurmwrap.prerun.static.started_program import StartedProgram
-from slurmwrap.prerun.verdict import traceback_sources
+from slurmwrap.prerun.verdict import python_traceback
 
 # The first words of a command, each a shell pattern; "python -m X" stands for any Python that runs module X.
 # A site adds its own: prerun.no_training.
@@ -49,7 +49,7 @@ def find_holder_of_script(
     unread: list[str] = []
 
     def read(path: str) -> str | None:
-        text = traceback_sources.read(path)
+        text = python_traceback.read(path)
         if text is None:
             unread.append(path)
         return text

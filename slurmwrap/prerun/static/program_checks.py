@@ -2,30 +2,165 @@
 
 from __future__ import annotations
 
+import ast
 import os
-from collections.abc import Iterator
+import re
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from slurmwrap.fast_dataclasses import replace
-from slurmwrap.model.finding import Finding
+from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.prerun.static.argparse_model import read_parser
 from slurmwrap.prerun.static.cli_libraries import check_other_libraries
-from slurmwrap.prerun.static.imported_files import ProgramImports, find_module, list_search_roots, read_program
+from slurmwrap.prerun.static.imported_files import ProgramImports, Reached, find_module, list_search_roots, read_program
 from slurmwrap.prerun.static.missing_imports import (
     NeededPackage,
     find_local_faults,
     find_missing_packages,
     suggest_module,
 )
-from slurmwrap.prerun.static.module_attributes import find_attribute_faults
+from slurmwrap.prerun.static.module_scope import bound_names
 from slurmwrap.prerun.static.program_options import find_misfitting_options
 from slurmwrap.prerun.static.python_interpreter import Python, find_python
 from slurmwrap.prerun.static.python_source import PythonSource, read_source
-from slurmwrap.prerun.static.python_syntax import check_syntax
 from slurmwrap.prerun.static.started_program import EntryPoint
 from slurmwrap.prerun.static.static_context import StaticContext
-from slurmwrap.prerun.static.suggestions import suggest_path
+from slurmwrap.prerun.static.suggestions import find_nearest, suggest_path
 from slurmwrap.prerun.static.undefined_names import name_faults
+
+# Reads a program from standard input and says what its own compile() does; runs nothing of it.
+_COMPILE = "import sys; compile(getattr(sys.stdin, 'buffer', sys.stdin).read(), 'program', 'exec', 0, True)"
+
+
+def check_syntax(
+    source: PythonSource, python: str | None, desk: StaticContext, *, may_err: bool = True
+) -> Iterator[Finding]:
+    """`python`: path of the interpreter that will run it, None when that is not known."""
+    if source.error is None:
+        return
+    second = ask_job_interpreter(source, python, desk)
+    if second is False:
+        return  # a newer or older Python than ours, and it takes the file
+    error, line = source.error, source.line + (source.error.lineno or 0)
+    certain = may_err and (second or is_error_in_every_version(error))
+    shown = f": {error.text.strip()}" if error.text else ""
+    yield Finding(
+        severity=Severity.ERROR if certain else Severity.WARNING,
+        message=f"{type(error).__name__}: {error.msg}{shown}",
+        file=source.path,
+        line=line,
+        fix=f"fix line {line}",
+        category="syntax_error",
+    )
+
+
+def ask_job_interpreter(source: PythonSource, python: str | None, desk: StaticContext) -> bool | None:
+    """True: the job's own interpreter refuses the text as well; False: it takes it; None: it cannot be asked."""
+    if python is None or desk.left() <= 0.1:
+        return None
+    if Path(python).resolve() == Path(sys.executable).resolve():
+        return True
+    argv = [python, "-I", "-S", "-W", "ignore", "-c", _COMPILE]
+    answer = desk.run(argv, timeout_s=min(1.0, desk.left()), stdin=source.content)
+    if answer.exit_code == 0:
+        return False
+    return True if b"Error" in answer.stderr and answer.exit_code == 1 else None
+
+
+def is_error_in_every_version(error: SyntaxError) -> bool:
+    """Later Pythons allow more inside f-strings, and print was a statement once; a lost bracket is lost everywhere."""
+    if isinstance(error, IndentationError):
+        return True
+    return bool(re.search(r"was never closed|^unmatched|does not match opening|^unterminated string", error.msg or ""))
+
+
+_PER_FILE = 5
+
+
+def find_attribute_faults(program: ProgramImports, go_on: Callable[[], bool] = lambda: True) -> Iterator[Finding]:
+    """At most five of each file, as long as `go_on`."""
+    if program.tricks or not program.whole:
+        return
+    for reached in program.files:
+        if not go_on():
+            return
+        if reached.source.tree is not None and not reached.source.mentions(b"setattr", b"importlib"):
+            yield from _find_faults(reached, program)
+
+
+def _find_faults(reached: Reached, program: ProgramImports) -> Iterator[Finding]:
+    assert reached.source.tree is not None
+    modules = dict(_list_modules(reached, program))
+    told: set[str] = set()
+    if not modules:
+        return
+    for node in ast.walk(reached.source.tree):
+        if not (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules):
+            continue
+        path, dotted, names = modules[node.value.id]
+        whole = f"{node.value.id}.{node.attr}"
+        if not isinstance(node.ctx, ast.Load) or node.attr in names or node.attr.startswith("__") or whole in told:
+            continue
+        submodule = program.find(f"{dotted}{'' if dotted.endswith('.') else '.'}{node.attr}", reached.folder)
+        if len(told) >= _PER_FILE or submodule.kind != "missing" or _set_somewhere(node.attr, program):
+            continue
+        told.add(whole)
+        near = find_nearest(node.attr, names)
+        yield Finding(
+            severity=Severity.WARNING,
+            message=f"AttributeError: {whole}: {path} does not define it",
+            file=reached.source.path,
+            line=reached.source.line + node.lineno,
+            fix=f"did you mean {node.value.id}.{near}?" if near else f"define {node.attr} in {path}",
+            category="semantic_error",
+        )
+
+
+def _list_modules(reached: Reached, program: ProgramImports) -> Iterator[tuple[str, tuple[str, str, frozenset[str]]]]:
+    """name here -> (file, dotted name, its names) of local modules that are imported once under a name bound once."""
+    tree = reached.source.tree
+    assert tree is not None
+    bound = [n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)]
+    bound += [n.arg for n in ast.walk(tree) if isinstance(n, ast.arg)]
+    bound += [n.name for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))]
+    imported = [pair for node in ast.walk(tree) for pair in _list_imported(node)]
+    for name, dotted in imported:
+        if name in bound or sum(other == name for other, _ in imported) > 1:
+            continue
+        found = program.find(dotted, reached.folder)
+        source = next((f.source for f in program.files if f.source.path == found.path and found.path), None)
+        if source is None or source.tree is None or found.kind != "module" or _has_module_getattr(source.tree):
+            continue
+        names = bound_names(source.tree)
+        if names is not None:
+            yield name, (found.path, dotted, names)
+
+
+def _has_module_getattr(tree: ast.Module) -> bool:
+    return any(isinstance(node, ast.FunctionDef) and node.name == "__getattr__" for node in tree.body)
+
+
+def _list_imported(node: ast.AST) -> Iterator[tuple[str, str]]:
+    """(name here, dotted name of what may be a module)."""
+    if isinstance(node, ast.Import):
+        yield from ((a.asname or a.name, a.name) for a in node.names if a.asname or "." not in a.name)
+    elif isinstance(node, ast.ImportFrom):
+        base = "." * node.level + (node.module or "")
+        joint = "" if base.endswith(".") or not base else "."
+        yield from ((a.asname or a.name, f"{base}{joint}{a.name}") for a in node.names)
+
+
+def _set_somewhere(name: str, program: ProgramImports) -> bool:
+    """True when any file assigns to an attribute of this name, or looks whether it is there."""
+    word = name.encode()
+    return any(
+        isinstance(node, ast.Attribute) and node.attr == name and not isinstance(node.ctx, ast.Load)
+        for f in program.files
+        if f.source.tree is not None and f.source.mentions(word)
+        for node in ast.walk(f.source.tree)
+    ) or any(f.source.mentions(b'"' + word + b'"', b"'" + word + b"'") for f in program.files)
+
 
 _PARSER_S = 0.5 / (1 << 20)  # seconds that reading the options takes for each byte of the program, at most
 _ENOUGH_S = 0.15  # less time left than this: nothing more is begun

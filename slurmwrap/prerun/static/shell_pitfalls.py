@@ -3,13 +3,16 @@ a blank behind a backslash, a dash from a word processor. Pure."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from slurmwrap.model.finding import Finding, Severity
-from slurmwrap.prerun.static.shell_parser import RawCommand, parse_commands
+from slurmwrap.prerun.static.shell_parser import UNKNOWN, RawCommand, parse_commands
+from slurmwrap.prerun.static.started_program import StartedProgram
 from slurmwrap.prerun.static.static_context import StaticContext
 from slurmwrap.prerun.static.suggestions import find_nearest
+from slurmwrap.prerun.static.word_tables import split_word_table
 
 _DIRECTIVE = re.compile(r"#SBATCH\s+-")
 _ALMOST = re.compile(r"\s*#([A-Za-z]{4,8}):?\s+--?[a-zA-Z]")
@@ -95,3 +98,186 @@ def _check_odd_letters(number: int, line: str, lines: list[str], desk: StaticCon
             fix="type it again as \", ' or a blank",
             category="syntax_error",
         )
+
+
+_SHELLS = ("bash", "sh", "dash", "ksh", "zsh")
+
+
+def find_shell(text: str) -> str | None:
+    """The shell of the #! line, None when it is none we know."""
+    words = text.partition("\n")[0].removeprefix("#!").split()
+    words = [w for w in words if os.path.basename(w) != "env" and w != "-S"]  # noqa: PTH119
+    name = os.path.basename(words[0]) if text.startswith("#!") and words else ""  # noqa: PTH119
+    return name if name in _SHELLS else None
+
+
+def check_shell_syntax(content: bytes, shell: str, name: str, desk: StaticContext) -> Iterator[Finding]:
+    """At most one finding: what the shell says first."""
+    if b"\r\n" in content[: 1 << 20]:
+        yield make_dos_line_end_finding(content, name, refused=name == desk.script)
+        return
+    if desk.left() <= 0.1:
+        return
+    # Patterns like !(x) parse only when extglob is on, and `-n` does not run the `shopt` that turns it on.
+    options = ["-O", "extglob"] if shell == "bash" and b"extglob" in content else []
+    answer = desk.run([shell, *options, "-n"], timeout_s=min(1.0, desk.left()), stdin=content)
+    said = answer.stderr.decode("utf-8", "replace")
+    if answer.missing or answer.exit_code is None or not said:
+        return
+    found = re.search(r"^\S*?: (?:line )?(\d+): (?:[Ss]yntax error: )?(.*)$", said, re.M)
+    failed = answer.exit_code != 0
+    swallowed = None if failed else _find_indented_delimiter(said, content)
+    if swallowed:
+        yield Finding(
+            severity=Severity.ERROR,
+            message="the here-document does not end: its delimiter is not alone at the beginning of the line",
+            file=name,
+            line=swallowed,
+            fix="remove the blanks around the delimiter, or begin with <<- and indent by tabs",
+            category="syntax_error",
+        )
+        return
+    yield Finding(
+        severity=Severity.ERROR if failed and found else Severity.WARNING,
+        message=f"shell syntax: {found[2] if found else said.splitlines()[0]}",
+        file=name,
+        line=int(found[1]) if found else 0,
+        fix=f"{shell} -n {name} shows it",
+        category="syntax_error" if failed else "",
+    )
+
+
+def _find_indented_delimiter(said: str, content: bytes) -> int:
+    """The line on which a here-document that swallowed the rest of the script should have ended, or 0."""
+    found = re.search(r"here-document at line (\d+) delimited by end-of-file \(wanted [`'](.+)'\)", said)
+    if found is None:
+        return 0
+    lines = content.decode("utf-8", "replace").split("\n")
+    after = enumerate(lines[int(found[1]) :], int(found[1]) + 1)
+    return next((number for number, line in after if line.strip() == found[2]), 0)
+
+
+def make_dos_line_end_finding(content: bytes, name: str, *, refused: bool) -> Finding:
+    """sbatch refuses a batch script with DOS line ends; another script fails on the \\r at the end of each word."""
+    return Finding(
+        severity=Severity.ERROR if refused else Severity.WARNING,
+        message="DOS line ends (\\r\\n): "
+        + ("sbatch refuses the script" if refused else "the shell takes \\r as a letter"),
+        file=name,
+        line=content[: content.index(b"\r\n")].count(b"\n") + 1,
+        fix=f"sed -i 's/\\r$//' {name}",
+        category="syntax_error",
+    )
+
+
+_PIPES = ("|", "|&")
+# Commands that end well whatever went before: behind a program their exit code is the script's.
+_HARMLESS = split_word_table(
+    "echo printf date true : hostname nvidia-smi sleep deactivate uptime free df ls mail sacct seff"
+)
+_PLUMBING = split_word_table("cat seq find ls yes head tail sort sed awk grep cut tee xargs parallel")
+_WHATEVER = split_word_table("true : echo printf date")
+# The script looks at exit codes itself.
+_LOOKED_AT = re.compile(
+    r"\$\?|\$\{?PIPESTATUS|\btrap\b[^\n]*\b(?:ERR|EXIT)\b|^\s*(?:return|exit)\b(?! *0\s*$)", re.MULTILINE
+)
+_SHEBANG_E = re.compile(r"#!.*\s-\w*e")
+
+
+def exit_code_findings(text: str, started: Sequence[StartedProgram], desk: StaticContext) -> Iterator[Finding]:
+    """One finding for each program whose exit code is lost."""
+    if _LOOKED_AT.search(text):
+        return
+    lines = {one.entry.line for one in started if one.entry is not None and one.entry.kind != "shell"}
+    found = parse_commands(text)
+    options = _find_shell_options(found, text)
+    programs = [at for at, one in enumerate(found) if one.line in lines and _name(one) not in _HARMLESS | _PLUMBING]
+    for at in programs:
+        if found[at].sure:
+            yield from _check_command(at, found, options, desk)
+    if "errexit" not in options and programs:
+        yield from _check_last_command(max(programs), found, desk)
+
+
+def _check_command(
+    at: int, found: Sequence[RawCommand], options: frozenset[str], desk: StaticContext
+) -> Iterator[Finding]:
+    command, following = found[at], found[at + 1 : at + 2]
+    name = _name(following[0]) if following else ""
+    if (
+        command.then in _PIPES
+        and name not in ("", "xargs", "parallel")
+        and "pipefail" not in options
+        and not command.feeds
+    ):
+        message = f"the exit code of this line is that of '{name}': if the program fails, Slurm calls the job COMPLETED"
+        yield _make_lost_finding(command, message, "put 'set -o pipefail' at the start of the script", desk)
+    elif command.then == "||" and name in _WHATEVER:
+        message = f"'|| {name}' hides the exit code: if the program fails, Slurm calls the job COMPLETED"
+        yield _make_lost_finding(command, message, f"remove '|| {name}'", desk)
+
+
+def _check_last_command(at: int, found: Sequence[RawCommand], desk: StaticContext) -> Iterator[Finding]:
+    """The program's is not the last command, and those behind it end well anyway."""
+    if not found[at].sure or found[at].then not in ("\n", ";"):
+        return
+    behind = found[at + 1 :]
+    if behind and behind[-1].sure and all(_name(one) in _HARMLESS for one in behind):
+        name, line = _name(behind[-1]), behind[-1].line
+        message = f"'{name}' in line {line} decides the job's exit code: if the program fails, Slurm calls it COMPLETED"
+        yield _make_lost_finding(found[at], message, "put 'set -e' at the start of the script", desk)
+
+
+def _make_lost_finding(command: RawCommand, message: str, fix: str, desk: StaticContext) -> Finding:
+    return Finding(severity=Severity.WARNING, message=message, file=desk.script, line=command.line, fix=fix)
+
+
+def _find_shell_options(found: Sequence[RawCommand], text: str) -> frozenset[str]:
+    """ "errexit" and "pipefail" where the script sets them anywhere."""
+    given: set[str] = set()
+    for command in found:
+        if _name(command) == "set":
+            options = [word.literal or "" for word in command.words[1:]]
+            given |= {one for one in options if one in ("errexit", "pipefail")}
+            given |= {"errexit" for one in options if re.fullmatch(r"-[a-zA-Z]*e[a-zA-Z]*", one)}
+    if _SHEBANG_E.match(text.partition("\n")[0]):
+        given.add("errexit")
+    return frozenset(given)
+
+
+def _name(command: RawCommand) -> str:
+    """What the command is called; "" where the shell alone knows."""
+    return (command.words[0].literal or "") if command.words else ""
+
+
+# What is over in a moment. Behind any other command the programs in the background have its time.
+_SHORT = split_word_table(
+    """echo printf date exit : true hostname pwd whoami set unset export declare module ml deactivate conda ls squeue
+    sacct scontrol [ [[ test disown cd"""
+)
+
+
+def find_background_programs(started: Sequence[StartedProgram], text: str, desk: StaticContext) -> Iterator[Finding]:
+    """One finding for the last program in the background, where the script ends right behind it."""
+    code = "\n".join(line for line in text.split("\n") if not line.lstrip().startswith("#"))
+    if re.search(r"\b(wait|fg|coproc|while|until|trap)\b|\btail\s.*-\w*[fF]", code):
+        return
+    own = [one for one in started if one.raw is not None and not one.raw.in_function]
+    at = max((i for i, one in enumerate(own) if one.raw and one.raw.then == "&" and _is_own_program(one)), default=-1)
+    if at < 0 or any(one.words and one.words[0] not in _SHORT for one in own[at + 1 :]):
+        return
+    what = " ".join(own[at].words[:2]).replace(UNKNOWN, "...")
+    yield Finding(
+        severity=Severity.WARNING,
+        message=f"{what} runs in the background, and nothing waits for it: Slurm ends it when the script ends",
+        file=desk.script,
+        line=own[at].line,
+        fix="write `wait` at the end of the script, or remove the &",
+    )
+
+
+def _is_own_program(one: StartedProgram) -> bool:
+    """A program of the user's own, or a step: a viewer or a monitor may end with the script."""
+    if one.entry is not None:
+        return bool(one.entry.path)
+    return one.raw is not None and bool(one.raw.words) and one.raw.words[0].literal == "srun"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.prerun.static.entry_points import list_started_programs
 from slurmwrap.prerun.static.shell_parser import UNKNOWN
-from slurmwrap.prerun.static.shell_syntax import check_shell_syntax, find_shell
+from slurmwrap.prerun.static.shell_pitfalls import check_shell_syntax, find_shell
 from slurmwrap.prerun.static.started_program import EntryPoint, StartedProgram
 from slurmwrap.prerun.static.static_context import CommandRunner, StaticContext, read_head
 
@@ -174,14 +174,12 @@ def _check_python_script(request: JobRequest, desk: StaticContext, text: str) ->
 def _check_commands(
     request: JobRequest, commands: Sequence[StartedProgram], text: str, desk: StaticContext
 ) -> Iterator[Finding]:
-    from slurmwrap.prerun.static.background_programs import find_background_programs
-    from slurmwrap.prerun.static.hidden_exit_codes import exit_code_findings
-    from slurmwrap.prerun.static.launcher_options import check_launcher_options, check_mpi_types
-    from slurmwrap.prerun.static.launcher_tasks import launch_findings
+    from slurmwrap.prerun.static.launcher_tasks import check_launcher_options, check_mpi_types, launch_findings
     from slurmwrap.prerun.static.loader_workers import check_loader_workers
     from slurmwrap.prerun.static.requested_gpus import check_gpu_use
     from slurmwrap.prerun.static.script_environment import check_script_environment
     from slurmwrap.prerun.static.shell_commands import check_shell_commands
+    from slurmwrap.prerun.static.shell_pitfalls import exit_code_findings, find_background_programs
     from slurmwrap.prerun.static.write_targets import check_write_targets
 
     yield from check_shell_commands(commands, text, desk)
@@ -198,7 +196,7 @@ def _check_commands(
 
 def _check_request(request: JobRequest, desk: StaticContext, snapshot: Snapshot | None) -> Iterator[Finding]:
     from slurmwrap.prerun.static.impossible_requests import request_findings
-    from slurmwrap.prerun.static.output_directories import check_output_directories
+    from slurmwrap.prerun.static.write_targets import check_output_directories
 
     yield from check_output_directories(request, desk)
     if snapshot is not None:

@@ -18,7 +18,7 @@ from slurmwrap.prerun.static.command_wrappers import PYTHON
 from slurmwrap.prerun.static.entry_points import list_started_programs
 from slurmwrap.prerun.static.shell_parser import UNKNOWN
 from slurmwrap.prerun.static.started_program import EntryPoint, parse_program
-from slurmwrap.prerun.verdict import traceback_sources
+from slurmwrap.prerun.verdict import python_traceback
 
 _READ_S = 5.0  # for one program: a slow file server may not decide
 
@@ -80,7 +80,7 @@ class Expectation:
         self.uncounted = False  # it imports a framework whose steps are no optimizer's of torch
         self.distributed = False  # its processes may talk to each other: a port that is open is no server's
         self.may_train = _is_python(script)
-        commands = () if self.may_train else list_started_programs(script, chdir, args, environ, traceback_sources.read)
+        commands = () if self.may_train else list_started_programs(script, chdir, args, environ, python_traceback.read)
         for one in commands:
             entry = one.entry
             if entry is not None and entry.kind != "shell":

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from slurmwrap.fast_dataclasses import dataclass, field
 from slurmwrap.model.cpu_curve import curve_of, gap, least_cpus, next_cpus, unsettled
-from slurmwrap.model.measurement import CurvePoint
+from slurmwrap.model.resource_profile import CurvePoint
 from slurmwrap.model.trial_result import StepReading
 
 PREFETCH = 2  # DataLoader's default: batches that wait per worker and hide a change of speed

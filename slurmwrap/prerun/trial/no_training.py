@@ -18,7 +18,7 @@ from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.trial_result import StepReading
 from slurmwrap.prerun.static.command_wrappers import PYTHON
 from slurmwrap.prerun.static.training_expected import Expectation
-from slurmwrap.prerun.trial.step_files import is_marked
+from slurmwrap.prerun.trial.step_detection import is_marked
 
 NO_PYTHON_S = 25.0  # nothing in such a program can be counted
 IDLE_S = 15.0  # so long nothing of the trial computes, reads or writes

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from slurmwrap.model.measurement import Measurement
+from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.model.trial_result import StepReading
 from slurmwrap.node_hooks import job_cgroup as cgroup
 from slurmwrap.prerun.trial.cpu_profiler import Profiled

@@ -24,7 +24,7 @@ from slurmwrap.model.verdict import FailedCommand
 from slurmwrap.prerun.isolation.protection import Protection, is_met, set_up_protection
 from slurmwrap.prerun.static.entry_points import list_started_programs
 from slurmwrap.prerun.static.training_expected import Expectation
-from slurmwrap.prerun.trial import process_sampler, step_files
+from slurmwrap.prerun.trial import process_sampler, step_detection
 from slurmwrap.prerun.trial.gpu_sampler import GpuSample, GpuSampler
 from slurmwrap.prerun.trial.no_training import NoTrainingDetector
 from slurmwrap.prerun.trial.process_tree import ProcessTree, become_subreaper
@@ -33,7 +33,7 @@ from slurmwrap.prerun.trial.trial_environment import build_trial_environment
 from slurmwrap.prerun.trial.trial_layout import find_unshimmed_call, make_command_line, put_over, write_trial_files
 from slurmwrap.prerun.trial.trial_profiler import TrialProfiler, is_unparked
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
-from slurmwrap.prerun.verdict import traceback_sources
+from slurmwrap.prerun.verdict import python_traceback
 from slurmwrap.prerun.verdict.failed_commands import find_failed_commands
 from slurmwrap.prerun.verdict.unproven_programs import find_unproven
 
@@ -156,7 +156,7 @@ class _Run:
         patience, no_training = self._make_no_training_detector(started), ""
         while not layer:
             now = self.clock()
-            reading = step_files.read_steps(self.spec.step_dir)
+            reading = step_detection.read_steps(self.spec.step_dir)
             layer = self._find_ending(reading, now - started)
             if layer == "step" and not profile.done(now, reading, ended=self.script.poll() is not None):
                 layer = ""
@@ -189,7 +189,7 @@ class _Run:
         unproven = self._find_unproven_programs() if exit_code == 0 else ""
         self.tree.end(self.script.pid)
         seconds = self.clock() - started
-        reading = step_files.read_steps(self.spec.step_dir)
+        reading = step_detection.read_steps(self.spec.step_dir)
         signs.look(self.clock(), (), reading)
         shown = signs.shown(reading, gpus.samples)
         return TrialResult(
@@ -207,9 +207,9 @@ class _Run:
                 profiled=profile.result(),
                 gpus=gpus.samples,
             ),
-            crashed=step_files.has_last_python_crashed(self.spec.step_dir),
+            crashed=step_detection.has_last_python_crashed(self.spec.step_dir),
             oom_kills=process_sampler.read_oom_kills(cgroup),
-            refused=step_files.list_refused_commands(self.spec.step_dir),
+            refused=step_detection.list_refused_commands(self.spec.step_dir),
             no_training=no_training,
             unproven=unproven,
             failed_commands=_find_failed_commands(self.spec, self.protection.spec),
@@ -219,7 +219,7 @@ class _Run:
     def _read_script(self) -> str:
         if self.spec.command:
             return f"#!/bin/sh\n{self.spec.command}\n"
-        return traceback_sources.read(self.spec.script) or ""
+        return python_traceback.read(self.spec.script) or ""
 
     def _make_no_training_detector(self, began: float) -> NoTrainingDetector:
         expectation = Expectation(self._read_script(), self.spec.chdir, self.spec.args, self.environment)
@@ -229,10 +229,10 @@ class _Run:
         """Why an exit code of 0 says nothing about the programs that the script names."""
         alive = {process.pid for process in self.tree.processes()}
         commands = list_started_programs(
-            self._read_script(), self.spec.chdir, self.spec.args, self.environment, traceback_sources.read
+            self._read_script(), self.spec.chdir, self.spec.args, self.environment, python_traceback.read
         )
         return find_unproven(
-            commands, step_files.list_starts(self.spec.step_dir), alive, read_tail(self.spec.output).text
+            commands, step_detection.list_starts(self.spec.step_dir), alive, read_tail(self.spec.output).text
         )
 
     def _find_ending(self, reading: StepReading, seconds: float) -> str:

@@ -86,7 +86,7 @@ def build_trial_environment(
     }
     found |= environ
     found |= {**_LOGGERS_OFF, **_SLURM_SHUT, **spec.environment}
-    from slurmwrap.prerun.trial.slurm_variables import REPLACED  # not needed by gsub itself
+    from slurmwrap.prerun.trial.trial_spec import REPLACED  # not needed by gsub itself
 
     for name, other in REPLACED.items():
         if name in spec.environment:

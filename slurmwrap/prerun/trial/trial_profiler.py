@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from slurmwrap.model.trial_result import StepReading
-from slurmwrap.prerun.trial import cpu_affinity, process_sampler, step_files
+from slurmwrap.prerun.trial import cpu_affinity, process_sampler, step_detection
 from slurmwrap.prerun.trial.cpu_profiler import MeasurementWindow, Profiled, Profiler, Stress
 from slurmwrap.prerun.trial.stressors import StressorPool, compute_footprint
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
@@ -112,7 +112,7 @@ def list_counting_pids(step_dir: Path) -> set[int]:
     found = set()
     for file in step_dir.iterdir():
         with suppress(OSError):
-            record = step_files.parse_record(file.read_text(errors="replace")) if file.name.isdigit() else None
+            record = step_detection.parse_record(file.read_text(errors="replace")) if file.name.isdigit() else None
             found |= {int(file.name)} if record is not None and record.count > 0 else set()
     return found
 

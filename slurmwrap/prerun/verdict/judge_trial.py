@@ -15,7 +15,7 @@ from slurmwrap.model.trial_result import SIGNS, TrialResult
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.prerun.static import job_inputs
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
-from slurmwrap.prerun.verdict import traceback_sources
+from slurmwrap.prerun.verdict import python_traceback
 from slurmwrap.prerun.verdict.python_traceback import TRACEBACK, TracebackSummary, blame
 from slurmwrap.prerun.verdict.single_gpu_limits import Read
 from slurmwrap.prerun.verdict.single_gpu_messages import ELSEWHERE, find_doubt
@@ -28,7 +28,7 @@ def judge(
     result: TrialResult,
     classify: Callable[[Evidence], Diagnosis],
     inspect: Callable[[str], str | None] = job_inputs.inspect,
-    read: Read = traceback_sources.read,
+    read: Read = python_traceback.read,
 ) -> Verdict:
     """The verdict of one trial. `classify` is diagnosis.classify.classify, `inspect` our own read of a data file.
 

@@ -6,7 +6,9 @@ Where it hands on what a worker process met, the worker's own counts.
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 
 from slurmwrap.fast_dataclasses import dataclass
 
@@ -100,3 +102,24 @@ def _without_syntax_twins(found: list[TracebackSummary], rows: list[str]) -> lis
                 own = Frame(file=frame[1], line=int(frame[2]), code=rows[at + 1].strip())
                 return [TracebackSummary(kind=error[1], message=error[2] or "", own=own, frames=(own,))]
     return []
+
+
+_CAP_BYTES = 2_000_000
+
+
+def read(path: str) -> str | None:
+    """The text of a regular file of at most 2 MB; None where it cannot be had."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except (OSError, ValueError):
+        return None
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _CAP_BYTES:
+            return None
+        with os.fdopen(descriptor, "rb", closefd=False) as stream:
+            return stream.read(_CAP_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)

@@ -9,8 +9,7 @@ from slurmwrap.diagnosis.cited_context import find_own_place
 from slurmwrap.diagnosis.log_rows import strip_prefix
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.evidence import Citation
-from slurmwrap.report.text_format import count, fit, width
-from slurmwrap.report.text_style import TextStyle
+from slurmwrap.report.text_format import TextStyle, count, fit, width
 
 MAX_LINES = 8  # cited lines of one run
 _SHORT = 60  # columns

@@ -16,14 +16,12 @@ from slurmwrap.report.job_report.budget_table import RetryBudgetReport
 from slurmwrap.report.job_report.cited_lines import MAX_LINES as MAX_LINES
 from slurmwrap.report.job_report.cited_lines import format_citations
 from slurmwrap.report.job_report.next_step import Next, find_next_step
-from slurmwrap.report.job_report.run_text import format_run
-from slurmwrap.report.job_report.runs_text import format_retry_budget, format_tasks, run_table
+from slurmwrap.report.job_report.run_text import format_retry_budget, format_run, format_tasks, run_table
 from slurmwrap.report.job_report.timeline import JobTimeline, is_stopped_by_prerun, list_tasks
 from slurmwrap.report.queue_wait import format_wait
-from slurmwrap.report.text_format import WIDTH, count, duration, fit, visible
-from slurmwrap.report.text_style import Paint as Paint
-from slurmwrap.report.text_style import TextStyle
-from slurmwrap.report.text_style import plain as plain
+from slurmwrap.report.text_format import WIDTH, TextStyle, count, duration, fit, visible
+from slurmwrap.report.text_format import Paint as Paint
+from slurmwrap.report.text_format import plain as plain
 
 _IN_FULL = 2  # runs of a job that are reported in full: of more, the last one, and a table of all
 

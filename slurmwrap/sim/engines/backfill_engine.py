@@ -21,8 +21,7 @@ from slurmwrap.placement.demand import Server
 from slurmwrap.placement.throughput import find_speed
 from slurmwrap.sim import sim_throughput
 from slurmwrap.sim.engines.free_resources import Seats, empty_server, floor_of, group_by_partition
-from slurmwrap.sim.engines.pending_queue import line_of
-from slurmwrap.sim.engines.pending_sim_job import PendingSimJob
+from slurmwrap.sim.engines.pending_queue import PendingSimJob, line_of
 from slurmwrap.sim.engines.scheduler_params import SchedulerParams
 from slurmwrap.sim.engines.shadow_time import ShadowTable
 from slurmwrap.sim.engines.sim_placer import Placer
@@ -32,8 +31,7 @@ from slurmwrap.sim.engines.sim_tuner import Tuner
 from slurmwrap.sim.mechanism.mechanism import Mechanism
 from slurmwrap.sim.outcome import Progress, SimOutcome
 from slurmwrap.sim.placement_bridge import SimSnapshot
-from slurmwrap.sim.queue.fifo import Fifo
-from slurmwrap.sim.queue.queue_policy import Policy
+from slurmwrap.sim.queue_policies import Fifo, Policy
 from slurmwrap.sim.sim_job import SimJob
 
 SOON = 1e-9  # what happens at one moment

@@ -17,21 +17,82 @@ import numpy as np
 
 from slurmwrap.errors import TraceError
 from slurmwrap.model.resource_profile import ResourceProfile
-from slurmwrap.placement.demand import Server
-from slurmwrap.sim.arrays import Bools, Ints
-from slurmwrap.sim.consolidate import Places
-from slurmwrap.sim.critical import critical_first
-from slurmwrap.sim.engines.job_table import JobTable
-from slurmwrap.sim.engines.lease_clock import clock_of
+from slurmwrap.placement.demand import JobDemand, Server
+from slurmwrap.sim.arrays import Bools, Floats, Ints
+from slurmwrap.sim.consolidate import LeasePool, Leases, Places
+from slurmwrap.sim.engines.job_table import JobTable, clock_of
 from slurmwrap.sim.mechanism.mechanism import Habits, Mechanism
 from slurmwrap.sim.model_skew import select_tied_jobs
 from slurmwrap.sim.outcome import Progress, SimOutcome
-from slurmwrap.sim.pool import LeasePool, Leases
-from slurmwrap.sim.queue.queue_policy import Active, Policy
-from slurmwrap.sim.sharing import Sharing, sharing_of
+from slurmwrap.sim.queue_policies import Active, Policy
 from slurmwrap.sim.sim_job import SimJob
-from slurmwrap.sim.sim_throughput import Points, points_of, share_work_s
+from slurmwrap.sim.sim_throughput import Points, claim_of, points_of, share_work_s
 from slurmwrap.sim.synergy_models import ITERATION_S
+
+
+def critical_first(order: Ints, active: Active, best: Floats, gpus: int, factor: float) -> Ints:
+    """`order` with the critical jobs in front, in their own order. `best`: each job's best speed; `gpus`: of all."""
+    backlog_s = float((active.left_s * active.gpus).sum()) / gpus
+    critical = (active.left_s / best >= factor * backlog_s)[order]
+    return np.concatenate([order[critical], order[~critical]])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """Of the chosen jobs, in order: who got a place, how fast it is there, on how many servers."""
+
+    placed: Bools
+    speeds: Floats
+    servers: Ints
+
+
+@dataclass(slots=True, kw_only=True)
+class Sharing:
+    """The mechanism with the claims of a run's jobs, by number."""
+
+    mechanism: Mechanism
+    servers: Sequence[Server]
+    claims: Sequence[JobDemand]
+    _asked: bytes = field(init=False, default=b"")
+    _told: Shared | None = field(init=False, default=None)
+
+    def among(self, chosen: Ints) -> Shared:
+        """`chosen`: numbers, highest priority first."""
+        asked = chosen.tobytes()
+        if self._told is None or asked != self._asked:
+            self._asked, self._told = asked, self._ask([self.claims[number] for number in chosen.tolist()])
+        return self._told
+
+    def best(self) -> Floats:
+        """Speed of each job alone on the servers, by number."""
+        known: dict[object, float] = {}
+        found = np.ones(len(self.claims))
+        for number, claim in enumerate(self.claims):
+            key = (claim.gpus_per_node, claim.nodes, claim.cpus, claim.mem_mib, id(claim.speeds))
+            if key not in known:
+                known[key] = float(self._ask([claim]).speeds[0])
+            found[number] = known[key]
+        return found
+
+    def _ask(self, claims: Sequence[JobDemand]) -> Shared:
+        grants = self.mechanism(claims, self.servers)
+        return Shared(
+            placed=np.array([bool(grant.servers) for grant in grants], dtype=np.bool_),
+            speeds=np.array([grant.speed or 1.0 for grant in grants]),
+            servers=np.array([len(set(grant.servers)) for grant in grants], dtype=np.int64),
+        )
+
+
+def sharing_of(
+    jobs: Sequence[SimJob], servers: Sequence[Server], mechanism: Mechanism, points: Points, *, equal_parts: bool
+) -> Sharing | None:
+    """None where no job has a profile. `equal_parts`: the mechanism gives each of a job's servers as much."""
+    if not any(job.model in points for job in jobs):
+        return None
+    most = len(servers) if equal_parts else None
+    claims = [claim_of(job, points.get(job.model, ()), servers[0], most) for job in jobs]
+    return Sharing(mechanism=mechanism, servers=servers, claims=claims)
+
 
 LOOK_S = 300.0  # without rounds, a policy whose order changes all the time is asked so often
 

@@ -1,6 +1,6 @@
 """Placer: production's plans obeyed by simulated jobs, at submission, and loosened level by level while they wait.
 
-What a plan asks of Slurm (placement/node_options.py, network_options.py, excluded_nodes.py) becomes what a Waiting
+What a plan asks of Slurm (placement/slurm_options.py, network_options.py, excluded_nodes.py) becomes what a Waiting
 insists on; a level of the plan is reached as placement/relaxation.py says, in a pass of the reconciler, for jobs at the
 head of the queue.
 """
@@ -20,7 +20,7 @@ from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.placement.relaxation import check_levels, find_due_level
 from slurmwrap.sim.arrays import Bools
 from slurmwrap.sim.engines.free_resources import FreeResources
-from slurmwrap.sim.engines.pending_sim_job import PendingSimJob
+from slurmwrap.sim.engines.pending_queue import PendingSimJob
 from slurmwrap.sim.engines.sim_request import ask_of
 from slurmwrap.sim.placement_bridge import ANYWHERE, SimSnapshot, plan_like_gsub, request_of
 

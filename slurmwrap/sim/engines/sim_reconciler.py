@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from slurmwrap.placement.demand import Server
 from slurmwrap.placement.token_bucket import Bucket, fill_bucket, take
 from slurmwrap.sim.engines.free_resources import ROUNDING
-from slurmwrap.sim.engines.pending_sim_job import PendingSimJob
+from slurmwrap.sim.engines.pending_queue import PendingSimJob
 from slurmwrap.sim.engines.sim_placer import Placer
 from slurmwrap.sim.engines.sim_tuner import Tuner, set_tuned_request
 

@@ -16,11 +16,11 @@ from slurmwrap.config import Tuning
 from slurmwrap.model.node import Node
 from slurmwrap.placement.allocate import allocate
 from slurmwrap.placement.demand import Allocation, JobDemand, Server
-from slurmwrap.placement.pending_rules import is_worth_an_update, limit_to_share_of_servers, list_hurried_jobs
-from slurmwrap.placement.single_job_tuning import allocate_single_job
+from slurmwrap.placement.retune import is_worth_an_update, limit_to_share_of_servers, list_hurried_jobs
+from slurmwrap.placement.tuning import allocate_single_job
 from slurmwrap.sim import sim_throughput
 from slurmwrap.sim.engines.free_resources import ROUNDING
-from slurmwrap.sim.engines.pending_sim_job import PendingSimJob
+from slurmwrap.sim.engines.pending_queue import PendingSimJob
 from slurmwrap.sim.engines.sim_request import ask_of
 from slurmwrap.sim.mechanism.mechanism import Mechanism
 

@@ -6,8 +6,8 @@ failures that a site's own dump tells; `inject` only says which jobs fail, of wh
 table, the text and the figures for a plot.
 """
 
+from slurmwrap.sim.failures.assumptions import FailureSettings
 from slurmwrap.sim.failures.draw_failures import FailingJob, inject_failures
-from slurmwrap.sim.failures.failure_settings import FailureSettings
 from slurmwrap.sim.failures.failure_study import MOST_JOBS, run_failure_study, study_of_dump
 from slurmwrap.sim.failures.study_result import ArmResult, FailureStudy, Interval
 

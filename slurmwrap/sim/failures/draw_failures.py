@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import accumulate
-from math import log
+from math import exp, log
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +25,74 @@ from numpy.typing import NDArray
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
 from slurmwrap.prerun.verdict.single_gpu_messages import ELSEWHERE
 from slurmwrap.sim.failures import published_rates
-from slurmwrap.sim.failures.failure_settings import FailureSettings
+from slurmwrap.sim.failures.assumptions import FailureSettings
 from slurmwrap.sim.failures.named_random import Purpose, draw_uniform, draw_uniforms
-from slurmwrap.sim.failures.time_to_failure import curve_of
+from slurmwrap.sim.failures.published_rates import LEAST_MIN, LONGEST_MIN, MINUTE_S, PHILLY, PublishedCause
 from slurmwrap.sim.sim_job import SimJob
+
+_AT = (0.0, 0.5, 0.9, 0.95, 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """Log-minutes at the shares _AT of the runs."""
+
+    knots: tuple[float, ...]
+
+    def seconds(self, share: float) -> float:
+        """The run time that `share` of the runs do not exceed."""
+        return exp(float(np.interp(share, _AT, self.knots))) * MINUTE_S
+
+    def mean_min(self) -> float:
+        """Exact: each piece is an exponential."""
+        pieces = zip(_AT, _AT[1:], self.knots, self.knots[1:], strict=False)
+        return sum((b - a) * _compute_mean(low, high) for a, b, low, high in pieces)
+
+    def density(self, seconds: float) -> float:
+        """Of the logarithm of the run time; small, not 0, outside of the curve."""
+        at = log(max(seconds, 1.0) / MINUTE_S)
+        for a, b, low, high in zip(_AT, _AT[1:], self.knots, self.knots[1:], strict=False):
+            if low <= at < high:
+                return (b - a) / (high - low)
+        return 1e-6
+
+
+def curve_of(cause: PublishedCause) -> Curve:
+    """The curve of one row of table 7."""
+    return _fit_curves()[cause.reason]
+
+
+@cache
+def _fit_curves() -> dict[str, Curve]:
+    """By the reasons' names."""
+    plain = [_steep_on(cause) for cause in PHILLY]
+    total = sum(cause.trials * curve.mean_min() for cause, curve in zip(PHILLY, plain, strict=True))
+    return {cause.reason: _fit_curve(cause, curve, total) for cause, curve in zip(PHILLY, plain, strict=True)}
+
+
+def _steep_on(cause: PublishedCause) -> Curve:
+    least = min(cause.p50_min, max(LEAST_MIN, cause.p50_min**2 / cause.p90_min))
+    most = min(LONGEST_MIN, cause.p95_min**2 / cause.p90_min)
+    return Curve(knots=tuple(map(log, (least, cause.p50_min, cause.p90_min, cause.p95_min, max(most, cause.p95_min)))))
+
+
+def _fit_curve(cause: PublishedCause, curve: Curve, total_min: float) -> Curve:
+    """Its end moved to where the share comes out; bisection, since the mean grows with the end."""
+    wanted = cause.share / 100 * total_min / cause.trials
+    if not cause.share:
+        return curve
+    low, high = log(cause.p95_min), log(LONGEST_MIN)
+    for _ in range(60):
+        middle = (low + high) / 2
+        moved = Curve(knots=(*curve.knots[:-1], middle))
+        low, high = (middle, high) if moved.mean_min() < wanted else (low, middle)
+    return Curve(knots=(*curve.knots[:-1], low))
+
+
+def _compute_mean(low: float, high: float) -> float:
+    """Of exp over an interval of its argument."""
+    return exp(low) if high - low < 1e-9 else (exp(high) - exp(low)) / (high - low)
+
 
 _MOST_TRIALS = 200  # of one job, whatever a geometric draw says
 
@@ -203,15 +268,3 @@ def with_faults(doomed: Doomed, jobs: Sequence[SimJob], settings: FailureSetting
         found[number] = replace(one, fault=fault if same else number)
         last[one.uid, one.category] = submitted[number], found[number].fault
     return found
-
-
-__all__ = [
-    "Doomed",
-    "FailingJob",
-    "Maker",
-    "again_s",
-    "draw_failures",
-    "inject_failures",
-    "kill_chances",
-    "with_faults",
-]

@@ -17,10 +17,9 @@ from heapq import heappop, heappush
 from itertools import accumulate
 
 from slurmwrap.sim.failures import published_rates
-from slurmwrap.sim.failures.draw_failures import Doomed, FailingJob, Maker
-from slurmwrap.sim.failures.failure_settings import FailureSettings
+from slurmwrap.sim.failures.assumptions import FailureSettings
+from slurmwrap.sim.failures.draw_failures import Doomed, FailingJob, Maker, curve_of
 from slurmwrap.sim.failures.named_random import Purpose, draw_uniform
-from slurmwrap.sim.failures.time_to_failure import curve_of
 from slurmwrap.sim.sim_job import SimJob
 
 _SAID = {

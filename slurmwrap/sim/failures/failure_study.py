@@ -18,11 +18,9 @@ from slurmwrap.config import Config
 from slurmwrap.errors import TraceError
 from slurmwrap.placement.demand import Server
 from slurmwrap.sim.failures import published_rates
-from slurmwrap.sim.failures.assumptions import list_assumptions
+from slurmwrap.sim.failures.assumptions import FailureSettings, list_assumptions
 from slurmwrap.sim.failures.draw_failures import Doomed, draw_failures
 from slurmwrap.sim.failures.dump_failures import draw_dump
-from slurmwrap.sim.failures.failure_settings import FailureSettings
-from slurmwrap.sim.failures.gpu_time_account import GpuTimeAccount
 from slurmwrap.sim.failures.node_failures import hardware_of
 from slurmwrap.sim.failures.play_failures import DAY_S, play_arm
 from slurmwrap.sim.failures.sim_judge import switch_rules_on
@@ -34,9 +32,8 @@ from slurmwrap.sim.failures.student_t import (
     compute_paired,
     compute_ratio,
 )
-from slurmwrap.sim.failures.study_arms import PLAIN, RetryArm, arms_of
 from slurmwrap.sim.failures.study_result import ArmResult, CategoryMeans, FailureStudy, Interval, PublishedCheck
-from slurmwrap.sim.failures.study_world import FailureWorld
+from slurmwrap.sim.failures.study_state import PLAIN, FailureWorld, GpuTimeAccount, RetryArm, arms_of
 from slurmwrap.sim.sim_job import SimJob
 
 MOST_JOBS = 20_000  # played unless the caller wants more: about a second per arm and seed

@@ -12,7 +12,7 @@ from math import ceil, inf, log
 
 from slurmwrap.placement.demand import Server
 from slurmwrap.sim.failures import published_rates
-from slurmwrap.sim.failures.failure_settings import FailureSettings
+from slurmwrap.sim.failures.assumptions import FailureSettings
 from slurmwrap.sim.failures.named_random import Purpose, draw_uniform
 from slurmwrap.sim.sim_job import SimJob
 

@@ -15,18 +15,128 @@ from math import inf
 
 from slurmwrap.model.retry_decision import RetryDecision
 from slurmwrap.policy.strikes import Fleet
-from slurmwrap.sim.failures.draw_failures import FailingJob
-from slurmwrap.sim.failures.gpu_time_account import GpuTimeAccount
-from slurmwrap.sim.failures.job_state import KILLED, SimJobState, SimRunEnding
+from slurmwrap.sim.failures import node_failures as hosts
+from slurmwrap.sim.failures import published_rates
+from slurmwrap.sim.failures.draw_failures import FailingJob, again_s
 from slurmwrap.sim.failures.named_random import Purpose
 from slurmwrap.sim.failures.node_failures import draw_nodes, nodes_wanted
-from slurmwrap.sim.failures.observed_failure import digest_of, failed_run
-from slurmwrap.sim.failures.run_ending import compute_kept_s, ending_of
 from slurmwrap.sim.failures.sim_judge import FailedRun, JobFate, diagnosis_of, judge_failed_run, record_of
 from slurmwrap.sim.failures.sim_node_history import SimNodeHistory
-from slurmwrap.sim.failures.study_arms import BLIND, BY_HAND, NONE, OURS, RetryArm
-from slurmwrap.sim.failures.study_world import FailureWorld
+from slurmwrap.sim.failures.study_state import (
+    BLIND,
+    BY_HAND,
+    KILLED,
+    NONE,
+    OURS,
+    FailureWorld,
+    GpuTimeAccount,
+    RetryArm,
+    SimJobState,
+    SimRunEnding,
+)
 from slurmwrap.sim.sim_job import SimJob
+
+
+def ending_of(world: FailureWorld, life: SimJobState, nodes: tuple[int, ...], excluded: frozenset[int]) -> SimRunEnding:
+    """What comes first. `excluded`: places of nodes that this run was kept away from."""
+    doom, left = life.doom, life.need_s - life.kept_s
+    if doom.by_node:
+        return _end_by_node_of_dump(world, life, nodes, excluded)
+    own = again_s(doom, world.seed, life.run) if life.ailing else left
+    category = doom.category if life.ailing and own <= left else KILLED if doom.killed else ""
+    own = min(own, left)
+    first = hosts.fails_after(world.hardware, nodes, world.seed, life.job.number, life.run)
+    if first >= own:
+        return SimRunEnding(ran_s=own, category=category)
+    node = hosts.draw_struck_node(world.hardware, nodes, world.seed, life.job.number, life.run)
+    gpu = hosts.blames_gpu(world.seed, life.job.number, life.run)
+    return SimRunEnding(ran_s=first, category="gpu_hardware" if gpu else "node_failure", node=node, gpu_fault=gpu)
+
+
+def compute_kept_s(life: SimJobState, progress_s: float, every_s: float | None) -> float:
+    """Of `progress_s`, what the newest checkpoint holds; a job that cannot work resumes nothing."""
+    if every_s is None or not life.sound:
+        return life.kept_s
+    return max(life.kept_s, progress_s // every_s * every_s)
+
+
+def _end_by_node_of_dump(
+    world: FailureWorld, life: SimJobState, nodes: tuple[int, ...], excluded: frozenset[int]
+) -> SimRunEnding:
+    """A dump says that a node failed, not which one: a lemon with the lemons' share of all failures, else a node of
+    the run. A lemon that is avoided fails under no one."""
+    if life.run:
+        return SimRunEnding(ran_s=life.need_s - life.kept_s)
+    lemons = sorted(world.hardware.lemons)
+    chance, share = world.chance(life.job, Purpose.BY_LEMON), world.settings.lemons_cause
+    node = lemons[int(chance / share * len(lemons))] if lemons and chance < share else nodes[0]
+    if node in excluded:
+        return SimRunEnding(ran_s=life.need_s - life.kept_s)
+    return SimRunEnding(ran_s=life.doom.run_s, category="node_failure", node=node)
+
+
+# Slurm's or the kernel's word, not the log's: the classifier does not misread them, nor take others for them.
+_NOT_FROM_LOGS = ("cpu_oom", "job_preempted", "node_failure", "gpu_hardware", "time_limit")
+
+
+def failed_run(
+    world: FailureWorld,
+    life: SimJobState,
+    ending: SimRunEnding,
+    nodes: tuple[int, ...],
+    began_s: float,
+    progress_s: float,
+    kept_s: float,
+) -> FailedRun:
+    """The run as production's records are made of it."""
+    names, doom, told = world.hardware.names, life.doom, classify_observed(world, life, ending)
+    right = told == ending.category == "incorrect_inputs"
+    broken = right and world.chance(life.job, Purpose.OWN_READ) < world.settings.own_read
+    return FailedRun(
+        job=life.job,
+        uid=doom.uid,
+        run=life.run,
+        began_s=began_s,
+        ended_s=began_s + ending.ran_s,
+        nodes=tuple(names[node] for node in nodes),
+        told=told,
+        node=names[ending.node] if ending.node >= 0 else "",
+        conclusive=ending.gpu_fault,
+        input_path=f"/{digest_of(doom)}" if right else "",
+        digest=digest_of(doom) if right else "",
+        fault="is broken" if broken else "",
+        mem_mib=life.mem_mib,
+        resumed=life.kept_s > 0,
+        progress_s=progress_s,
+        kept_s=kept_s,
+    )
+
+
+def classify_observed(world: FailureWorld, life: SimJobState, ending: SimRunEnding) -> str:
+    """The category that the classifier gives. The same log is read the same way each time."""
+    if ending.category in _NOT_FROM_LOGS or ending.node >= 0:
+        return ending.category
+    run = life.run if life.doom.curable else 0
+    if world.chance(life.job, Purpose.MISREAD, run) >= world.settings.misread:
+        return ending.category
+    return mistaken_for(ending.category, world.chance(life.job, Purpose.MISTAKEN_FOR, run))
+
+
+def mistaken_for(category: str, share: float) -> str:
+    """Another category, the commoner the likelier (by table 7's trials)."""
+    others = [c for c in published_rates.PHILLY if c.category != category and c.category not in _NOT_FROM_LOGS]
+    left = share * sum(cause.trials for cause in others)
+    for cause in others:
+        left -= cause.trials
+        if left < 0:
+            return cause.category
+    return others[-1].category
+
+
+def digest_of(doom: FailingJob) -> str:
+    """Stands for the digest of the broken input."""
+    return f"input-{doom.fault}"
+
 
 DAY_S = 86_400.0
 _TASK = re.compile(r"(\d+)_\d+", re.ASCII)  # Slurm's id of a task of an array

@@ -15,7 +15,7 @@ from slurmwrap.model.node import Node, NodeHealth, Partition, Snapshot
 from slurmwrap.model.run import JobRun, StrikeRecord
 from slurmwrap.placement.candidates import CandidateNodes, find_candidate_nodes
 from slurmwrap.placement.demand import Server
-from slurmwrap.placement.excluded_nodes import avoid
+from slurmwrap.placement.node_ranking import avoid
 from slurmwrap.placement.resource_units import compute_resource_units
 from slurmwrap.policy.node_history import Exposure, NodeHistory
 from slurmwrap.policy.strikes import health, strikes_of

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from slurmwrap.sim.failures.failure_settings import FailureSettings
+from slurmwrap.sim.failures.assumptions import FailureSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,4 +20,4 @@ class Habits:
     whole_queue: bool = False  # it is shown everybody who waits, not only the first whose GPUs fit
     equal_parts: bool = False  # each of a job's servers gives as many GPUs, as with --nodes
     at_best: bool = False  # policies reckon with the job's best speed, however fast it ran last
-    critical: float = 0.0  # the factor from which on a job goes first (sim/critical.py); 0: no one does
+    critical: float = 0.0  # the factor from which on a job goes first (sim/engines/rounds_engine.py); 0: no one does

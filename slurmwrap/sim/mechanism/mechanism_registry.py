@@ -8,9 +8,7 @@ from slurmwrap.placement.allocate import allocate
 from slurmwrap.placement.demand import ROUNDS, GradedSettings
 from slurmwrap.sim.mechanism.mechanism import Habits, Mechanism
 from slurmwrap.sim.mechanism.optimal import allocate_optimal
-from slurmwrap.sim.mechanism.reference_greedy import reference_greedy
-from slurmwrap.sim.mechanism.reference_proportional import reference_proportional
-from slurmwrap.sim.mechanism.reference_tune import reference_tune
+from slurmwrap.sim.mechanism.reference_mechanisms import reference_greedy, reference_proportional, reference_tune
 
 MECHANISMS = ("proportional", "greedy", "tune", "graded", "opt")
 FORESEEING = ("srtf", "srsf")  # policies that know how long jobs run

@@ -13,19 +13,18 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from slurmwrap.errors import TraceError
-from slurmwrap.sim.sim_cluster import MIB_PER_GB
-from slurmwrap.sim.sim_job import SimJob
-from slurmwrap.sim.trace.trace_limits import (
+from slurmwrap.sim.sim_job import MIB_PER_GB, SimJob
+from slurmwrap.sim.trace.trace_load import (
     JOB_CAP,
     MOST_COUNT,
     MOST_MIB,
     MOST_SECONDS,
+    Load,
     make_printable,
     make_trace_error,
     quote_text,
 )
-from slurmwrap.sim.trace.trace_limits import describe_width as told_width
-from slurmwrap.sim.trace.trace_load import Load
+from slurmwrap.sim.trace.trace_load import describe_width as told_width
 
 NEEDED = ("submit_s", "duration_s", "gpus")
 KNOWN = (*NEEDED, "cpus", "mem_gb", "user", "status", "model")

@@ -20,7 +20,7 @@ from slurmwrap.errors import TraceError
 from slurmwrap.placement.demand import Server
 from slurmwrap.sim.sim_job import SimJob
 from slurmwrap.sim.trace import csv_trace, sacct_dump
-from slurmwrap.sim.trace.trace_limits import LINE_CAP, make_printable, make_trace_error, quote_text, sound_lines
+from slurmwrap.sim.trace.trace_load import LINE_CAP, make_printable, make_trace_error, quote_text, sound_lines
 from slurmwrap.sim.trace.trace_load import Actual as Actual
 from slurmwrap.sim.trace.trace_load import Load as Load
 

@@ -19,10 +19,8 @@ from dataclasses import dataclass
 
 from slurmwrap.errors import TraceError
 from slurmwrap.sim.sim_job import SimJob
-from slurmwrap.sim.trace.sacct_rows import Broken, Head, SacctRow, read_head, read_rows
-from slurmwrap.sim.trace.sacct_run import SacctReader, SacctRun
-from slurmwrap.sim.trace.trace_limits import JOB_CAP, make_trace_error
-from slurmwrap.sim.trace.trace_load import Actual, Load
+from slurmwrap.sim.trace.sacct_rows import Broken, Head, SacctReader, SacctRow, SacctRun, read_head, read_rows
+from slurmwrap.sim.trace.trace_load import JOB_CAP, Actual, Load, make_trace_error
 
 # Restarts and SLUID are newer than 22.05, which refuses what it does not know. The name comes last: it may hold "|".
 FIELDS = (

@@ -15,8 +15,7 @@ from statistics import fmean, median
 
 from slurmwrap.placement.demand import Server
 from slurmwrap.sim.failures.study_result import Interval
-from slurmwrap.sim.outcome import SimOutcome
-from slurmwrap.sim.outcome_measures import compute_percentile
+from slurmwrap.sim.outcome import SimOutcome, compute_percentile
 from slurmwrap.sim.sim_job import SimJob
 from slurmwrap.sim.whatif.whatif_study import DelayFit, Delays, DelaySpread, Locality, StudyWorld, Trust
 

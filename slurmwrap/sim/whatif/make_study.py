@@ -8,7 +8,8 @@ are the dump's own. A job that failed fails again after the same time in both: w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from slurmwrap.model.hostlist import names_in
@@ -22,10 +23,166 @@ from slurmwrap.sim.sim_job import SimJob
 from slurmwrap.sim.trace.trace_load import Actual, Load
 from slurmwrap.sim.whatif.arm_measures import GRID_S, Span, arm_of, jct_change, queueing_change, spans_of, trust_of
 from slurmwrap.sim.whatif.cluster_shape import ClusterShape
-from slurmwrap.sim.whatif.study_remarks import remarks_of
-from slurmwrap.sim.whatif.study_window import begin_of, end_of, select_counted_jobs, select_entering_jobs
-from slurmwrap.sim.whatif.wasted_gpu_hours import anonymize_users, waste_of
-from slurmwrap.sim.whatif.whatif_study import OURS, PLAIN, REAL, Study, StudyWorld, Window
+from slurmwrap.sim.whatif.whatif_study import OURS, PLAIN, REAL, Lost, Study, StudyWorld, UserLoss, Waste, Window
+
+_HOUR = 3600.0
+
+
+def remarks_of(
+    load: Load, site: ClusterShape, plain: SimOutcome, measured: Sequence[SimJob], window: tuple[float, float]
+) -> tuple[str, ...]:
+    """What the reader must know of this dump, the weightiest first."""
+    return (*_of_site(site), *_of_jobs(load, plain, measured), *_of_cpus(load, site, window), *load.remarks)
+
+
+def _of_site(site: ClusterShape) -> Iterator[str]:
+    if site.source == "dump":
+        yield (
+            "The cluster is a guess: the nodes that jobs with GPUs ran on, each with the most that was ever held on it "
+            "at once. `scontrol show node -d -o > nodes.txt` and --nodes nodes.txt give the real one."
+        )
+    if site.source == "options":
+        yield "The cluster is as said on the command line: equal nodes, every job may run on each."
+
+
+def _of_jobs(load: Load, plain: SimOutcome, measured: Sequence[SimJob]) -> Iterator[str]:
+    never = sum(ended is None for ended in plain.ended_s)
+    if never:
+        jobs, verb = _format_jobs(never), _format_verb(never)
+        yield f"{jobs} could never start on this cluster, even when it was empty, and {verb} left out."
+    running = sum(one.end_s is None for one in load.actual)
+    if running:
+        jobs = _format_jobs(running)
+        yield f"{jobs} had not ended when the dump was made: replayed as far as known, and not measured."
+    before = len(load.jobs) - never - running - len(measured)
+    if before > 0:
+        yield (
+            f"{_format_jobs(before)} {'was' if before == 1 else 'were'} submitted before the window: "
+            "replayed, because they "
+            "hold nodes, and not measured."
+        )
+
+
+def _of_cpus(load: Load, site: ClusterShape, window: tuple[float, float]) -> Iterator[str]:
+    if not load.cpu_jobs:
+        return
+    names = {server.name for server in site.servers}
+    pairs = zip(load.cpu_jobs, load.cpu_actual, strict=True)
+    held = sum(
+        (job.cpus or 1) * _compute_overlap(one.start_s, one.end_s, window)
+        for job, one in pairs
+        if _is_touching(one.node_list, names)
+    )
+    there = sum(server.cpus for server in site.servers) * max(1e-9, window[1] - window[0])
+    yield (
+        f"{_format_jobs(len(load.cpu_jobs))} without GPUs are not replayed. On the nodes with GPUs they really held "
+        f"{100 * held / there:.1f} % of the CPU time."
+    )
+
+
+def _is_touching(node_list: str, names: set[str]) -> bool:
+    return any(name in names for name in names_in(node_list))
+
+
+def _compute_overlap(start: float, end: float | None, window: tuple[float, float]) -> float:
+    return max(0.0, min(window[1], window[1] if end is None else end) - max(window[0], start))
+
+
+def _format_jobs(count: int) -> str:
+    return f"{count:,} job" + ("s" if count != 1 else "")
+
+
+def _format_verb(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+_TOO_FEW = 0.5  # of the jobs: a window that leaves out more is none
+
+
+def begin_of(load: Load) -> float:
+    """When the dump seems to begin, on its own clock: no job in it ended before, so the first end is hardly later.
+
+    Where that leaves out half of the jobs the dump is not cut at its beginning, and all of them count.
+    """
+    ends = [one.end_s for one in (*load.actual, *load.cpu_actual) if one.end_s is not None]
+    first = min((job.submit_s for job in load.jobs), default=0.0)
+    guess = min(ends, default=first)
+    before = sum(job.submit_s < guess for job in load.jobs)
+    return guess if before < _TOO_FEW * len(load.jobs) else first
+
+
+def end_of(load: Load) -> float:
+    """The last moment that the dump tells of."""
+    known = [moment for one in load.actual for moment in (one.submit_s, one.start_s, one.end_s) if moment is not None]
+    return max(known, default=0.0)
+
+
+def select_entering_jobs(load: Load, since: float) -> tuple[tuple[SimJob, ...], tuple[Actual, ...]]:
+    """The jobs as they enter a replay that begins before `since`, renumbered in that order, and what became of them."""
+    timed = [
+        (job if job.submit_s >= since else replace(job, submit_s=_compute_entry(job, actual, since)), actual)
+        for job, actual in zip(load.jobs, load.actual, strict=True)
+    ]
+    timed.sort(key=lambda pair: (pair[0].submit_s, pair[0].number))
+    jobs = tuple(replace(job, number=number) for number, (job, _) in enumerate(timed))
+    return jobs, tuple(actual for _, actual in timed)
+
+
+def _compute_entry(job: SimJob, actual: Actual, since: float) -> float:
+    return actual.start_s if actual.start_s < since else max(job.submit_s, since)
+
+
+def select_counted_jobs(jobs: Sequence[SimJob], actual: Sequence[Actual], window: tuple[float, float]) -> list[SimJob]:
+    """Those that could first run in the window, and whose end is known."""
+    since, until = window
+    return [
+        job
+        for job, what in zip(jobs, actual, strict=True)
+        if since <= job.submit_s <= until and what.end_s is not None and _eligible_within(job, what, since)
+    ]
+
+
+def _eligible_within(job: SimJob, what: Actual, since: float) -> bool:
+    """Not one of those whose entry was moved to the window's beginning."""
+    return job.submit_s > since or what.submit_s >= since
+
+
+GOOD = frozenset({"COMPLETED", "RUNNING", "SUSPENDED", "COMPLETING", "PENDING", ""})
+
+
+def waste_of(runs: Iterable[tuple[SimJob, Actual]]) -> Waste:
+    """Of runs with GPUs that ended. The estimates of who could have caught them are not its part."""
+    by_state: dict[str, list[float]] = defaultdict(list)
+    by_user: dict[str, list[float]] = defaultdict(list)
+    held_by: dict[str, float] = defaultdict(float)
+    for job, actual in runs:
+        hours = gpu_hours(job, actual)
+        held_by[job.user] += hours
+        if job.status not in GOOD:
+            by_state[job.status].append(hours)
+            by_user[job.user].append(hours)
+    lost = [Lost(state=state, runs=len(all_of), gpu_hours=sum(all_of)) for state, all_of in by_state.items()]
+    users = [
+        UserLoss(user=user, runs=len(all_of), gpu_hours=sum(all_of), share=sum(all_of) / max(1e-9, held_by[user]))
+        for user, all_of in by_user.items()
+    ]
+    return Waste(
+        gpu_hours=sum(held_by.values()),
+        lost=tuple(sorted(lost, key=lambda one: (-one.gpu_hours, one.state))),
+        users=tuple(sorted(users, key=lambda one: (-one.gpu_hours, one.user))),
+    )
+
+
+def gpu_hours(job: SimJob, actual: Actual) -> float:
+    """What the run really held; 0 where it has not ended."""
+    return 0.0 if actual.end_s is None else job.gpus * max(0.0, actual.end_s - actual.start_s) / _HOUR
+
+
+def anonymize_users(jobs: Sequence[SimJob]) -> tuple[SimJob, ...]:
+    """Users as u1, u2, … in the order in which they first appear. Who has no name gets none: they may be several."""
+    names = {"": ""}
+    return tuple(replace(job, user=names.setdefault(job.user, f"u{len(names)}")) for job in jobs)
+
 
 # (what is being done, jobs done, of so many)
 Progress = Callable[[str, int, int], None]

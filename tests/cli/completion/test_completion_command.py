@@ -13,8 +13,13 @@ from shells import Desk, completion_script
 from waiting import allow
 
 from slurmwrap.cli.completion.completion_command import Shell, render_script
-from slurmwrap.cli.completion.completion_tables import gsub_offers, slurmwrap_commands
-from slurmwrap.cli.completion.option_menus import NOT_OFFERED, OWN_WORDS, SBATCH_WORDS
+from slurmwrap.cli.completion.completion_tables import (
+    NOT_OFFERED,
+    OWN_WORDS,
+    SBATCH_WORDS,
+    gsub_offers,
+    slurmwrap_commands,
+)
 from slurmwrap.cli.slurmwrap import app
 from slurmwrap.sbatch.options import BY_NAME, OWN_BY_NAME, Argument
 

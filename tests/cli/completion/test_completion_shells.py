@@ -14,7 +14,7 @@ from shells import Desk, Fish, TypedShell, completion_script
 from waiting import allow
 
 from slurmwrap.cli import start
-from slurmwrap.cli.completion.option_menus import NOT_OFFERED
+from slurmwrap.cli.completion.completion_tables import NOT_OFFERED
 from slurmwrap.sbatch.options import OWN, SBATCH, Release
 
 pytestmark = pytest.mark.early

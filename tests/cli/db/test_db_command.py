@@ -18,8 +18,8 @@ from in_process import Runner
 from synthetic_year import fill
 from waiting import allow, wait_until
 
-from slurmwrap.cli.db import db_serve
-from slurmwrap.cli.db.db_command import app
+from slurmwrap.cli import db
+from slurmwrap.cli.db import app
 from slurmwrap.errors import SlurmwrapError, StoreError, UsageError
 from slurmwrap.store.database import Database
 from slurmwrap.store.migrations import VERSION
@@ -124,7 +124,7 @@ def test_migrate_says_what_it_did(site: Path, tmp_path: Path) -> None:
 
 
 def test_serve_says_how_to_install_datasette(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(db_serve.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(db.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SlurmwrapError, match="Datasette is not installed here") as caught:
         run("serve", "--file", str(site))
     assert "slurmwrap[datasette]" in caught.value.hint
@@ -176,9 +176,9 @@ def test_every_table_opens_with_its_meaning(served: str) -> None:
         with urllib.request.urlopen(f"{served}/site/{one.name}?_size=3", timeout=allow(30)) as answer:
             page = answer.read().decode()
         assert one.meaning[1:].split("`")[0].split('"')[0].split("'")[0] in page
-        if one.name in listed and one.name not in db_serve._HIDDEN:
+        if one.name in listed and one.name not in db._HIDDEN:
             assert listed[one.name]["hidden"] is False
-    assert {name for name, table in listed.items() if table["hidden"]} >= set(db_serve._HIDDEN)
+    assert {name for name, table in listed.items() if table["hidden"]} >= set(db._HIDDEN)
 
 
 def test_every_ready_query_answers(served: str) -> None:

@@ -33,9 +33,8 @@ from slurmwrap.cli.doctor.check_records import (
     fold_nodes,
 )
 from slurmwrap.cli.doctor.check_registry import LOOKS
-from slurmwrap.cli.doctor.doctor_command import EXIT, code_of
+from slurmwrap.cli.doctor.doctor_command import EXIT, code_of, run_all_checks
 from slurmwrap.cli.doctor.doctor_output import as_json, explain_check, format_checks, one_line
-from slurmwrap.cli.doctor.run_checks import run_all_checks
 from slurmwrap.cli.slurmwrap import app
 from slurmwrap.config import Config, LogSection, Mail, SiteSection
 from slurmwrap.errors import UsageError

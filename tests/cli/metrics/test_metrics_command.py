@@ -19,11 +19,11 @@ from in_process import Runner
 from synthetic_year import fill
 from waiting import allow
 
+from slurmwrap.cli import metrics
 from slurmwrap.cli.doctor.check_records import OK, SKIP, WARN, CheckContext
-from slurmwrap.cli.doctor.metrics_checks import check_textfile as textfile_check
-from slurmwrap.cli.metrics import metrics_command as metrics
-from slurmwrap.cli.metrics.metric_families import FAMILIES, Round, _count_spool_files, collect_families
-from slurmwrap.cli.reconcile_maintenance import PRUNE_EVERY_S, Housekeeping
+from slurmwrap.cli.doctor.site_checks import check_textfile as textfile_check
+from slurmwrap.cli.metrics import FAMILIES, Round, _count_spool_files, collect_families
+from slurmwrap.cli.reconcile import PRUNE_EVERY_S, Housekeeping
 from slurmwrap.config import Config, Retention, SiteSection
 from slurmwrap.config import Metrics as MetricsSettings
 from slurmwrap.errors import SlurmwrapError, StoreError

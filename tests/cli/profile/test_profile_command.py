@@ -16,8 +16,7 @@ from typer.testing import Result
 
 from slurmwrap.cli.profile.profile_store import open_shelf
 from slurmwrap.errors import RefusedError, UsageError
-from slurmwrap.model.measurement import CurvePoint
-from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.model.resource_profile import CurvePoint, ResourceProfile
 from slurmwrap.model.submission import Submission
 from slurmwrap.profiling.merge_profiles import HALF_LIFE_S
 from slurmwrap.profiling.profile_key import profile_key_of, published_key_of

@@ -20,8 +20,8 @@ import pytest
 from smtp_server import Server
 from typer.testing import Result
 
-from slurmwrap.cli.report import nightly as report_nightly
-from slurmwrap.cli.report.report_output import format_of
+from slurmwrap.cli import report as report_nightly
+from slurmwrap.cli.report import format_of
 from slurmwrap.config import Config, Mail, Report, SiteSection
 from slurmwrap.errors import StoreError, UsageError
 

@@ -21,7 +21,7 @@ from slurmwrap.cli.simulate.simulate_output import Ran, format_simulations
 from slurmwrap.console import Console
 from slurmwrap.errors import SlurmwrapError, TraceError, UsageError
 from slurmwrap.sim.run_simulation import MODES, Simulation, run_simulation
-from slurmwrap.sim.sim_cluster import servers_of
+from slurmwrap.sim.sim_job import servers_of
 from slurmwrap.sim.trace.sacct_dump import COMMAND
 from slurmwrap.sim.trace.synergy_loads import generate_load
 

@@ -11,10 +11,20 @@ from typing import Any
 import pytest
 
 from slurmwrap.cli.watch import watch_command
-from slurmwrap.cli.watch.gpu_rows import fold_gpus, gpu_rows, memory, summary
-from slurmwrap.cli.watch.gpu_step import BOOTSTRAP, environment, gpus_by_node, instead, planned, program
-from slurmwrap.cli.watch.gpu_step import command as srun
-from slurmwrap.cli.watch.gpu_utilization import Gpu, JobGpuUse, as_plain, heard, silent, with_mean
+from slurmwrap.cli.watch.gpu_utilization import (
+    Gpu,
+    JobGpuUse,
+    as_plain,
+    fold_gpus,
+    gpu_rows,
+    heard,
+    memory,
+    silent,
+    summary,
+    with_mean,
+)
+from slurmwrap.cli.watch.gpu_watcher import BOOTSTRAP, environment, gpus_by_node, instead, planned, program
+from slurmwrap.cli.watch.gpu_watcher import command as srun
 from slurmwrap.cli.watch.job_status import JobStatus
 from slurmwrap.cli.watch.watch_screen import ScreenStyle, change_key, lines, one_line
 from slurmwrap.cli.watch.watch_screen import as_plain as facts_as_plain

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.cli.terminal import paint
-from slurmwrap.cli.watch.job_output import Output, read_output
-from slurmwrap.cli.watch.job_status import CountedSteps, JobStatus, WatchedPrerun
+from slurmwrap.cli.watch.job_status import CountedSteps, JobStatus, Output, WatchedPrerun, read_output
 from slurmwrap.cli.watch.pending_reasons import meaning
 from slurmwrap.cli.watch.watch_format import sparkline
 from slurmwrap.cli.watch.watch_screen import ScreenStyle, as_plain, change_key, lines, one_line

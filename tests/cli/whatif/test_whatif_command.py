@@ -15,7 +15,7 @@ import pytest
 from typer.testing import Result
 from whatif.month import month
 
-from slurmwrap.cli.whatif.whatif_text import told
+from slurmwrap.cli.whatif.whatif_output import told
 from slurmwrap.errors import TraceError, UsageError
 from slurmwrap.sim.trace.read_trace import open_load
 from slurmwrap.sim.trace.sacct_dump import COMMAND

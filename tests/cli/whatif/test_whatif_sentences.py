@@ -10,7 +10,7 @@ import pytest
 from whatif.month import month
 
 from slurmwrap.cli.whatif.whatif_command import left
-from slurmwrap.cli.whatif.whatif_sentences import believe, brief, headline, pre_run_words, saved_words, signed, span
+from slurmwrap.cli.whatif.whatif_output import believe, brief, headline, pre_run_words, saved_words, signed, span
 from slurmwrap.sim.failures.study_result import FailureStudy, Interval
 from slurmwrap.sim.trace.read_trace import parse_trace
 from slurmwrap.sim.whatif.cluster_shape import site_of_dump

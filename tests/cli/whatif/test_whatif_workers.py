@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from whatif.month import month
 
-from slurmwrap.cli.whatif.whatif_workers import studied
+from slurmwrap.cli.whatif.whatif_command import studied
 from slurmwrap.sim.trace.read_trace import parse_trace
 from slurmwrap.sim.whatif.cluster_shape import site_of_dump
 from slurmwrap.sim.whatif.make_study import StudyOptions, study_of, submissions_of

@@ -15,8 +15,7 @@ from slurmwrap.prerun.static.argparse_model import read_parser
 from slurmwrap.prerun.static.cli_libraries import check_other_libraries
 from slurmwrap.prerun.static.entry_points import list_started_programs
 from slurmwrap.prerun.static.imported_files import read_program
-from slurmwrap.prerun.static.launcher_options import check_launcher_options
-from slurmwrap.prerun.static.launcher_tasks import launch_findings
+from slurmwrap.prerun.static.launcher_tasks import check_launcher_options, launch_findings
 from slurmwrap.prerun.static.missing_imports import find_local_faults
 from slurmwrap.prerun.static.program_options import find_misfitting_options
 from slurmwrap.prerun.static.python_source import read_source

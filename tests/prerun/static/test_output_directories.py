@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.model.finding import Finding, Severity
-from slurmwrap.prerun.static.output_directories import check_space, parse_quota
+from slurmwrap.prerun.static.write_targets import check_space, parse_quota
 
 Check = Callable[..., tuple[Finding, ...]]
 

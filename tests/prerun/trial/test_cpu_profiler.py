@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from slurmwrap.model.measurement import CurvePoint
+from slurmwrap.model.resource_profile import CurvePoint
 from slurmwrap.model.trial_result import StepReading
 from slurmwrap.prerun.trial.cpu_profiler import (
     MeasurementWindow,

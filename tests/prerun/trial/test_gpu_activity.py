@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from slurmwrap.model.trial_result import StepReading
-from slurmwrap.prerun.trial.gpu_activity import BUSY_LOOKS, read_gpu_activity
 from slurmwrap.prerun.trial.gpu_sampler import GpuSample
+from slurmwrap.prerun.trial.step_detection import BUSY_LOOKS, read_gpu_activity
 
 
 def looks(count: int, *, sm: float | None = 0.8, pids: tuple[int, ...] = (7,), gpus: int = 1) -> list[GpuSample]:

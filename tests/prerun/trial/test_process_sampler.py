@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from slurmwrap.model.measurement import CurvePoint
+from slurmwrap.model.resource_profile import CurvePoint
 from slurmwrap.model.trial_result import StepReading
 from slurmwrap.prerun.trial import process_sampler
 from slurmwrap.prerun.trial.cpu_profiler import Profiled

@@ -14,7 +14,7 @@ import pytest
 from waiting import wait_until
 
 from slurmwrap.model.trial_result import StepReading, TrialResult
-from slurmwrap.prerun.trial import step_files
+from slurmwrap.prerun.trial import step_detection
 from slurmwrap.prerun.trial.cpu_profiler import MeasurementWindow
 from slurmwrap.prerun.trial.stressors import StressorPool, compute_footprint, read_last_cache
 from slurmwrap.prerun.trial.trial_profiler import TrialProfiler, is_unparked
@@ -30,7 +30,7 @@ QUICK = MeasurementWindow(settle_s=0.05, window_s=0.2, window_steps=10, warm_ste
 
 
 def swept(measuring: TrialProfiler, spec: TrialSpec) -> bool:
-    return measuring.done(time.monotonic(), step_files.read_steps(spec.step_dir), ended=False)
+    return measuring.done(time.monotonic(), step_detection.read_steps(spec.step_dir), ended=False)
 
 
 def test_a_running_trial_is_swept_and_has_its_cpus_back(make_spec: Callable[..., TrialSpec], tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_a_running_trial_is_swept_and_has_its_cpus_back(make_spec: Callable[...,
     try:
         own = psutil.Process(training.pid)
         measuring = TrialProfiler(spec, lambda: [own, *own.children()], {}, pace=QUICK)
-        wait_until(lambda: step_files.read_steps(spec.step_dir).count >= 3, "three steps")
+        wait_until(lambda: step_detection.read_steps(spec.step_dir).count >= 3, "three steps")
         wait_until(lambda: swept(measuring, spec), "the end of the sweep", pause=0.01)
         found = measuring.result()
         assert found.curve[-1].cpus == len(os.sched_getaffinity(0))
@@ -103,7 +103,7 @@ def test_a_training_out_of_our_reach_is_not_measured(make_spec: Callable[..., Tr
     spec = make_spec("#!/bin/sh\n", profile_s=59.0)
     Path(spec.step_dir).mkdir()
     Path(spec.step_dir, str(os.getpid())).write_text("9 optimizer 1.0 2.0 0 0\n")
-    reading = step_files.read_steps(spec.step_dir)
+    reading = step_detection.read_steps(spec.step_dir)
     assert reading.count == 9
     assert TrialProfiler(spec, list, {}).done(0.0, reading, ended=False)
     near = TrialProfiler(spec, lambda: [psutil.Process()], {})

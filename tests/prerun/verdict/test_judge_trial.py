@@ -11,7 +11,7 @@ import pytest
 
 from slurmwrap.diagnosis.classifier import diagnose_run
 from slurmwrap.model.evidence import Citation, LogTail
-from slurmwrap.model.measurement import Measurement
+from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.model.trial_result import TrialResult
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.prerun.trial.trial_spec import TrialSpec

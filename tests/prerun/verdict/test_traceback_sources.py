@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from slurmwrap.prerun.verdict.traceback_sources import read
+from slurmwrap.prerun.verdict.python_traceback import read
 
 
 def test_a_file_is_read(tmp_path: Path) -> None:

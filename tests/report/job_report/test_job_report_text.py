@@ -10,7 +10,7 @@ from typing import Any
 from slurmwrap.cli.terminal import paint
 from slurmwrap.model.evidence import Citation
 from slurmwrap.model.finding import Finding, Severity
-from slurmwrap.model.measurement import Measurement
+from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.report.job_report.job_report_text import MAX_LINES, format_job_report
 from slurmwrap.report.job_report.timeline import JobTimeline, build_timeline

@@ -14,8 +14,7 @@ from slurmwrap.placement.demand import Allocation, GradedSettings, JobDemand, Se
 from slurmwrap.sim.engines import SchedulerParams, play_backfill
 from slurmwrap.sim.mechanism.mechanism import Mechanism
 from slurmwrap.sim.outcome import SimOutcome
-from slurmwrap.sim.sim_cluster import servers_of
-from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.sim_job import SimJob, servers_of
 
 ONE = servers_of(1, gpus=8, cpus=24, mem_gb=80)
 SHARE = 10 * 1024  # MiB of a GPU

@@ -7,7 +7,7 @@ import pytest
 
 from slurmwrap.sim.engines.free_resources import FreeResources, Seats, floor_of
 from slurmwrap.sim.engines.sim_request import Ask, ask_of
-from slurmwrap.sim.sim_cluster import servers_of
+from slurmwrap.sim.sim_job import servers_of
 
 
 def floor(*free: tuple[int, int], per_leaf: int | None = None) -> FreeResources:

@@ -6,11 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurmwrap.sim.engines.pending_queue import line_of
-from slurmwrap.sim.engines.pending_sim_job import PendingSimJob
+from slurmwrap.sim.engines.pending_queue import PendingSimJob, line_of
 from slurmwrap.sim.engines.sim_request import ask_of
-from slurmwrap.sim.queue.policy_registry import POLICIES, policy_of
-from slurmwrap.sim.queue.queue_policy import Active
+from slurmwrap.sim.queue_policies import POLICIES, Active, policy_of
 from slurmwrap.sim.sim_job import SimJob
 
 

@@ -11,14 +11,13 @@ import pytest
 
 from slurmwrap.errors import TraceError
 from slurmwrap.model.resource_profile import ResourceProfile, SpeedPoint
+from slurmwrap.placement.allocate import allocate_proportional
 from slurmwrap.placement.demand import Allocation, JobDemand, Server
-from slurmwrap.placement.proportional import allocate_proportional
 from slurmwrap.sim.engines.rounds_engine import play_rounds
 from slurmwrap.sim.mechanism.mechanism import Habits
 from slurmwrap.sim.outcome import SimOutcome
-from slurmwrap.sim.queue.policy_registry import policy_of
-from slurmwrap.sim.sim_cluster import servers_of
-from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.queue_policies import policy_of
+from slurmwrap.sim.sim_job import SimJob, servers_of
 from slurmwrap.sim.trace.read_trace import open_load
 
 TWO_GPUS = servers_of(1, gpus=2, cpus=6, mem_gb=125)

@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 from slurmwrap.config import Config
+from slurmwrap.sim.failures.assumptions import FailureSettings
 from slurmwrap.sim.failures.draw_failures import FailingJob
-from slurmwrap.sim.failures.failure_settings import FailureSettings
 from slurmwrap.sim.failures.node_failures import hardware_of
 from slurmwrap.sim.failures.sim_judge import switch_rules_on
 from slurmwrap.sim.failures.sim_node_history import nodes_of
-from slurmwrap.sim.failures.study_world import FailureWorld
-from slurmwrap.sim.sim_cluster import servers_of
-from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.failures.study_state import FailureWorld
+from slurmwrap.sim.sim_job import SimJob, servers_of
 
 SERVERS = servers_of(20, gpus=8, cpus=24, mem_gb=500)
 # Nothing but what a test draws itself: no node fails, no log is misread, every job is pre-run.

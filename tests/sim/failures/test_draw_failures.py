@@ -10,6 +10,7 @@ from math import sqrt
 import numpy as np
 import pytest
 
+from slurmwrap.sim.failures.assumptions import FailureSettings
 from slurmwrap.sim.failures.draw_failures import (
     FailingJob,
     again_s,
@@ -18,7 +19,6 @@ from slurmwrap.sim.failures.draw_failures import (
     is_shown_alone,
     kill_chances,
 )
-from slurmwrap.sim.failures.failure_settings import FailureSettings
 from slurmwrap.sim.failures.published_rates import FAILING_JOBS, JOBS, PHILLY, demand_class
 from slurmwrap.sim.sim_job import SimJob
 

@@ -12,8 +12,7 @@ from slurmwrap.config import Config
 from slurmwrap.errors import TraceError
 from slurmwrap.sim.failures import FailureSettings, FailureStudy, run_failure_study
 from slurmwrap.sim.failures.failure_study import select_middle
-from slurmwrap.sim.sim_cluster import servers_of
-from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.sim_job import SimJob, servers_of
 
 Trace = Callable[..., list[SimJob]]
 SERVERS = servers_of(20, gpus=8, cpus=24, mem_gb=500)

@@ -7,7 +7,7 @@ from statistics import fmean
 
 import pytest
 
-from slurmwrap.sim.failures.failure_settings import FailureSettings
+from slurmwrap.sim.failures.assumptions import FailureSettings
 from slurmwrap.sim.failures.node_failures import (
     Hardware,
     draw_nodes,
@@ -16,8 +16,7 @@ from slurmwrap.sim.failures.node_failures import (
     hardware_of,
     nodes_wanted,
 )
-from slurmwrap.sim.sim_cluster import servers_of
-from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.sim_job import SimJob, servers_of
 
 DEFAULT = FailureSettings()
 SERVERS = servers_of(1000, gpus=8, cpus=24, mem_gb=500)

@@ -9,12 +9,9 @@ import pytest
 
 from slurmwrap.config import Config
 from slurmwrap.sim.failures.draw_failures import FailingJob
-from slurmwrap.sim.failures.gpu_time_account import GpuTimeAccount
 from slurmwrap.sim.failures.node_failures import Hardware
-from slurmwrap.sim.failures.observed_failure import mistaken_for
-from slurmwrap.sim.failures.play_failures import play_arm
-from slurmwrap.sim.failures.study_arms import RetryArm, arms_of
-from slurmwrap.sim.failures.study_world import FailureWorld
+from slurmwrap.sim.failures.play_failures import mistaken_for, play_arm
+from slurmwrap.sim.failures.study_state import FailureWorld, GpuTimeAccount, RetryArm, arms_of
 from slurmwrap.sim.sim_job import SimJob
 
 Trace = Callable[..., list[SimJob]]

@@ -8,15 +8,14 @@ import pytest
 
 from slurmwrap.config import Config
 from slurmwrap.model.run import JobRun
-from slurmwrap.placement import excluded_nodes as production_avoid
+from slurmwrap.placement import node_ranking as production_avoid
 from slurmwrap.policy import decide, retry_budget, strikes
 from slurmwrap.policy.strikes import Fleet, strikes_of
 from slurmwrap.prerun.verdict import single_gpu_messages
 from slurmwrap.sim.failures import draw_failures, sim_judge, sim_node_history
 from slurmwrap.sim.failures.sim_judge import FailedRun, diagnosis_of, judge_failed_run, record_of, switch_rules_on
 from slurmwrap.sim.failures.sim_node_history import nodes_of
-from slurmwrap.sim.sim_cluster import servers_of
-from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.sim_job import SimJob, servers_of
 
 ACT = switch_rules_on(Config())
 FLEET = Fleet(nodes=nodes_of(servers_of(20, gpus=8, cpus=24, mem_gb=500)))

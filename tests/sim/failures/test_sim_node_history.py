@@ -7,8 +7,7 @@ from dataclasses import replace
 from slurmwrap.config import Config
 from slurmwrap.sim.failures.sim_judge import FailedRun, diagnosis_of, record_of, switch_rules_on
 from slurmwrap.sim.failures.sim_node_history import SimNodeHistory, nodes_of
-from slurmwrap.sim.sim_cluster import servers_of
-from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.sim_job import SimJob, servers_of
 
 DAY_S = 86_400.0
 NODES = nodes_of(servers_of(20, gpus=8, cpus=24, mem_gb=500))

@@ -9,15 +9,15 @@ import pytest
 from slurmwrap.config import Config
 from slurmwrap.sim.failures import FailureSettings, FailureStudy, Interval, run_failure_study, study_of_dump
 from slurmwrap.sim.failures.assumptions import list_assumptions
-from slurmwrap.sim.failures.sensitivity import list_variants, study_sensitivity
 from slurmwrap.sim.failures.study_output import (
     format_study_markdown,
     format_study_table,
     list_bars,
+    list_variants,
     sensitivity_markdown,
+    study_sensitivity,
 )
-from slurmwrap.sim.sim_cluster import servers_of
-from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.sim_job import SimJob, servers_of
 
 SERVERS = servers_of(20, gpus=8, cpus=24, mem_gb=500)
 JOBS = [SimJob(number=at, job="", submit_s=600.0 * at, work_s=3600.0, gpus=(1, 8)[at % 2]) for at in range(300)]

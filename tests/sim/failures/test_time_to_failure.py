@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from slurmwrap.sim.failures.draw_failures import curve_of
 from slurmwrap.sim.failures.published_rates import LONGEST_MIN, PHILLY, PublishedCause
-from slurmwrap.sim.failures.time_to_failure import curve_of
 
 BY_REASON = {cause.reason: cause for cause in PHILLY}
 

@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 
 import slurmwrap
-from slurmwrap.placement import single_job_tuning
+from slurmwrap.placement import tuning
 from slurmwrap.placement.demand import ROUNDS, GradedSettings
 from slurmwrap.reconcile import tune_pending as reconciler
 from slurmwrap.sim.engines import sim_tuner
 from slurmwrap.sim.mechanism.mechanism import Habits
 from slurmwrap.sim.mechanism.mechanism_registry import CRITICAL, MECHANISMS, habits_of, mechanism_of
-from slurmwrap.sim.sim_cluster import servers_of
+from slurmwrap.sim.sim_job import servers_of
 
 
 @pytest.mark.parametrize(("leases", "settings"), [(True, ROUNDS), (False, GradedSettings())], ids=["rounds", "slurm"])
 def test_graded_is_the_very_function_that_gsub_and_the_reconciler_call(leases: bool, settings: GradedSettings) -> None:
     graded = mechanism_of("graded", leases=leases)
     assert isinstance(graded, partial)
-    assert graded.func is single_job_tuning.allocate is reconciler.allocate is sim_tuner.allocate
+    assert graded.func is tuning.allocate is reconciler.allocate is sim_tuner.allocate
     assert graded.keywords == {"policy": "graded", "settings": settings}
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from slurmwrap.placement.demand import JobDemand, Server
 from slurmwrap.sim.mechanism.optimal import allocate_optimal, options_of
-from slurmwrap.sim.mechanism.reference_tune import reference_tune
+from slurmwrap.sim.mechanism.reference_mechanisms import reference_tune
 
 SPEEDS = (
     points((1, 16_000, 1.0)),

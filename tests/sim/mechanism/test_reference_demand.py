@@ -6,8 +6,7 @@ import pytest
 from allocate_cases import points, server
 
 from slurmwrap.placement.demand import JobDemand
-from slurmwrap.sim.mechanism.reference_demand import best_of
-from slurmwrap.sim.mechanism.reference_seats import Amount
+from slurmwrap.sim.mechanism.reference_mechanisms import Amount, best_of
 
 HUNGRY = points((3, 64_000, 1.0), (9, 64_000, 2.0), (12, 128_000, 3.0), (24, 128_000, 3.0))
 MEMORY = points((3, 64_000, 1.0), (6, 192_000, 2.5))

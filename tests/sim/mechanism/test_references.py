@@ -10,9 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from slurmwrap.placement.demand import Allocation, JobDemand
-from slurmwrap.sim.mechanism.reference_greedy import reference_greedy
-from slurmwrap.sim.mechanism.reference_proportional import reference_proportional
-from slurmwrap.sim.mechanism.reference_tune import reference_tune
+from slurmwrap.sim.mechanism.reference_mechanisms import reference_greedy, reference_proportional, reference_tune
 
 SPEEDS = {
     "hungry": points((3, 64_000, 1.0), (12, 64_000, 3.0)),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from slurmwrap.sim.queue.queue_policy import Active
+from slurmwrap.sim.queue_policies import Active
 
 Make = Callable[..., Active]
 

@@ -7,8 +7,7 @@ from math import inf
 
 import pytest
 
-from slurmwrap.sim.queue.attained import Queues
-from slurmwrap.sim.queue.queue_policy import Active
+from slurmwrap.sim.queue_policies import Active, Queues
 
 Make = Callable[..., Active]
 

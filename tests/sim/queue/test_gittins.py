@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurmwrap.sim.queue.gittins import Gittins, index_of
-from slurmwrap.sim.queue.queue_policy import Active
+from slurmwrap.sim.queue_policies import Active, Gittins, index_of
 
 Make = Callable[..., Active]
 PAST = np.array([40.0, 10.0, 20.0])

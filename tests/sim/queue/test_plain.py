@@ -8,11 +8,7 @@ from math import inf
 import numpy as np
 import pytest
 
-from slurmwrap.sim.queue.attained import Las
-from slurmwrap.sim.queue.fifo import Fifo, FirstFit
-from slurmwrap.sim.queue.finish_time_fairness import FinishTimeFairness
-from slurmwrap.sim.queue.queue_policy import Active, Policy
-from slurmwrap.sim.queue.shortest import Smallest, Srsf, Srtf
+from slurmwrap.sim.queue_policies import Active, Fifo, FinishTimeFairness, FirstFit, Las, Policy, Smallest, Srsf, Srtf
 
 Make = Callable[..., Active]
 

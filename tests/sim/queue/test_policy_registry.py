@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurmwrap.sim.queue.attained import Las, Queues
-from slurmwrap.sim.queue.gittins import Gittins
-from slurmwrap.sim.queue.policy_registry import POLICIES, policy_of
+from slurmwrap.sim.queue_policies import POLICIES, Gittins, Las, Queues, policy_of
 from slurmwrap.sim.sim_job import SimJob
 
 JOBS = [SimJob(number=n, job=f"j{n}", submit_s=n, work_s=10.0 * n + 1, gpus=1 + n % 2) for n in range(5)]

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.errors import TraceError
-from slurmwrap.sim.sim_cluster import servers_of
-from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.sim_job import SimJob, servers_of
 from slurmwrap.sim.trace.read_trace import check_fits, open_load, parse_trace
 
 DATA = Path(__file__).resolve().parents[2] / "data"

@@ -11,8 +11,7 @@ from slurmwrap.errors import TraceError
 from slurmwrap.sim.sim_job import SimJob
 from slurmwrap.sim.trace.read_trace import open_load, parse_trace
 from slurmwrap.sim.trace.sacct_dump import COMMAND, FIELDS
-from slurmwrap.sim.trace.sacct_rows import READ, Head, SacctRow
-from slurmwrap.sim.trace.sacct_run import SacctReader
+from slurmwrap.sim.trace.sacct_rows import READ, Head, SacctReader, SacctRow
 from slurmwrap.sim.trace.trace_load import Actual, Load
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "sacct"

@@ -1,0 +1,328 @@
+"""`slurmwrap db`: the database file: where it is, a copy, whether it is sound, what it forgets, how to look into it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from slurmwrap.cli import terminal
+from slurmwrap.cli.record_access import place_of
+from slurmwrap.config import Config, Retention, load
+from slurmwrap.console import Console
+from slurmwrap.errors import SlurmwrapError, StoreError, UsageError
+from slurmwrap.fast_dataclasses import replace
+from slurmwrap.report import text_format
+from slurmwrap.resources import shipped
+from slurmwrap.store import db_maintenance, retention
+from slurmwrap.store.database import Database
+from slurmwrap.store.schema_docs import describe_tables
+from slurmwrap.store.serialize import to_json_dict
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="""The database: the site's for root and SlurmUser, your own otherwise.
+
+    \b
+    Examples:
+      slurmwrap db backup /var/backups/slurmwrap/ --keep 7
+      slurmwrap db check
+      slurmwrap db prune --dry-run
+      slurmwrap db serve                         look around in it with Datasette
+    """,
+)
+
+File = Annotated[str, typer.Option("--file", metavar="FILE", help="This file, not the configured one.")]
+AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
+_DAYS = re.compile(r"([0-9]{1,5})(d|w|y)?")
+_UNITS = {"d": 1, "w": 7, "y": 365}
+
+
+@app.command()
+def path(file: File = "") -> None:
+    """Print where it lies.
+
+    \b
+    Example:
+      sqlite3 -readonly "$(slurmwrap db path)" .tables
+    """
+    typer.echo(_find_database(file)[0])
+
+
+@app.command()
+def backup(
+    target: Annotated[str, typer.Argument(metavar="FILE", help="A new file, or a folder for dated ones.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace FILE.")] = False,
+    keep: Annotated[int, typer.Option(min=0, help="In a folder: keep this many of the newest; 0: all.")] = 0,
+    file: File = "",
+) -> None:
+    """Copy it while everything goes on: one file of one moment, mode 0600, checked.
+
+    \b
+    Examples:
+      slurmwrap db backup site-before-upgrade.db
+      slurmwrap db backup /var/backups/slurmwrap/ --keep 7     each night
+    To restore: stop the reconciler, put the copy in place of the database,
+    remove its -wal and -shm, start the reconciler.
+    """
+    source, _ = _find_database(file)
+    wanted = Path(target)
+    dated = wanted.is_dir()
+    if keep and not dated:
+        raise UsageError("--keep needs a folder that is there", hint=f"mkdir -m 700 {target}")
+    into = wanted / f"{source.stem}-{datetime.now():%Y%m%d-%H%M%S}.db" if dated else wanted
+    voice = Console.of_terminal("slurmwrap")
+    size = db_maintenance.backup(source, into, force=force, tell=_make_progress(voice))
+    typer.echo(f"{into}: {_format_bytes(size)}, checked")
+    for gone in db_maintenance.rotate(wanted, source.stem, keep) if keep else ():
+        typer.echo(f"removed {gone}")
+
+
+@app.command()
+def check(
+    file_: Annotated[str, typer.Argument(metavar="[FILE]", help="Another one, a backup say.")] = "",
+    quick: Annotated[bool, typer.Option("--quick", help="Do not compare indexes with tables.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Read all of it: damage, references, schema, sizes. Exit code 0: sound, 1: not, 6: it cannot be opened.
+
+    \b
+    Examples:
+      slurmwrap db check --quick
+      slurmwrap db check /var/backups/slurmwrap/site-20261121-030000.db
+    """
+    found = db_maintenance.check(_find_database(file_)[0], thorough=not quick)
+    typer.echo(json.dumps(to_json_dict(found), indent=2) if as_json else _format_health(found))
+    if found.faults:
+        raise typer.Exit(1)
+
+
+@app.command()
+def migrate(file: File = "") -> None:
+    """Bring it to this version's schema (the reconciler does it by itself when it starts)."""
+    place, _ = _find_database(file)
+    _must_be_there(place)
+    before = db_maintenance.check(place, thorough=False).version
+    with Database.open(place):
+        pass
+    after = db_maintenance.check(place, thorough=False).version
+    typer.echo(f"{place}: schema {after}" + (f", was {before}" if after != before else ", nothing to do"))
+
+
+@app.command()
+def prune(
+    keep: Annotated[str, typer.Option(metavar="400d", help="Runs, [retention] keep_d.")] = "",
+    detail: Annotated[str, typer.Option(metavar="35d", help="Their details, detail_d.")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would go.")] = False,
+    vacuum: Annotated[bool, typer.Option("--vacuum", help="Then write the file anew, as small as it can be.")] = False,
+    file: File = "",
+    as_json: AsJson = False,
+) -> None:
+    """Forget what is over. The reconciler does so by itself, a little each hour.
+
+    Details (log lines, paths, plans, measurements) go after --detail, runs with
+    all about them after --keep, logs of settled runs within hours. It works in
+    small steps: reconciler and gsub go on meanwhile. --vacuum does not: stop the
+    reconciler, and have as much disk free as the file takes.
+
+    \b
+    Examples:
+      slurmwrap db prune --dry-run
+      slurmwrap db prune --keep 180d
+    """
+    config = load(os.environ)
+    place, site = _find_database(file, config)
+    kept, now = _read_retention(config.retention, keep, detail), time.time()
+    window = config.nodes.window_days
+    _must_be_there(place)
+    if dry_run:
+        found, freed = retention.plan(place, kept, now, window_d=window), 0
+    else:
+        with Database.open(place):  # of an older version: the statements know the newest schema only
+            pass
+        found = retention.prune(place, kept, now, window_d=window, short_digests=site)
+        freed = retention.vacuum(place) if vacuum else 0
+    if as_json:
+        typer.echo(json.dumps({**to_json_dict(found), "vacuum_freed_bytes": freed, "dry_run": dry_run}, indent=2))
+        return
+    typer.echo(_format_pruned(found, retention.compute_cutoffs(kept, now, window_d=window), dry_run))
+    if vacuum and not dry_run:
+        typer.echo(f"written anew: {_format_bytes(freed)} smaller, now {_format_bytes(place.stat().st_size)}")
+
+
+@app.command()
+def serve(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0: a free one.")] = 8001,
+    file: File = "",
+) -> None:
+    """Look around in it with Datasette, read-only, with every column explained and ready queries.
+
+    \b
+    Example, from your own machine:
+      ssh -L 8001:127.0.0.1:8001 controller slurmwrap db serve
+    then open http://127.0.0.1:8001. It asks for no password: whoever reaches the
+    port reads other people's log lines. Needs: pip install 'slurmwrap[datasette]'
+    """
+
+    run_datasette(_find_database(file)[0], host, port, Console.of_terminal("slurmwrap"))
+
+
+def _find_database(file: str, config: Config | None = None) -> tuple[Path, bool]:
+    """The file that is meant, and whether it is a site's."""
+    if file:
+        return Path(file), Path(file).stem.startswith("site")
+    place = place_of(config or load(os.environ), os.environ, os.geteuid())
+    return place.database, place.site
+
+
+def _must_be_there(place: Path) -> None:
+    """StoreError: opening it to write would make it, of a mistyped name, or as root what SlurmUser must own."""
+    if not place.exists():
+        raise StoreError(f"there is no database at {place} yet", hint="it is made when the first job is seen")
+
+
+def _read_retention(configured: Retention, keep: str, detail: str) -> Retention:
+    kept = replace(configured, keep_d=_parse_days(keep, "--keep")) if keep else configured
+    kept = replace(kept, detail_d=_parse_days(detail, "--detail")) if detail else kept
+    if kept.keep_d < kept.detail_d:
+        raise UsageError(f"details cannot be kept for {kept.detail_d} days of runs that go after {kept.keep_d}")
+    return kept
+
+
+def _parse_days(text: str, option: str) -> int:
+    found = _DAYS.fullmatch(text)
+    if not found or int(found[1]) == 0:
+        raise UsageError(f"{option} '{text}' is no number of days", hint="write it as 400d, 52w or 1y")
+    return int(found[1]) * _UNITS[found[2] or "d"]
+
+
+def _make_progress(voice: Console) -> Callable[[float], None]:
+    """A line that is rewritten in place; nothing where stderr is no terminal."""
+    if not voice.tty:
+        return lambda share: None
+
+    def tell(share: float) -> None:
+        end = "\n" if share >= 1 else ""
+        sys.stderr.write(f"\rslurmwrap: {share:4.0%} copied{end}")
+        sys.stderr.flush()
+
+    return tell
+
+
+def _format_health(found: db_maintenance.Health) -> str:
+    paint, zone = terminal.painter(), terminal.local_zone()
+    lines = [
+        f"{found.path}: schema {found.version}, {found.journal_mode.upper()}, {_format_bytes(found.bytes)}"
+        f" ({_format_bytes(found.free_bytes)} free in it, {_format_bytes(found.wal_bytes)} of log beside it)"
+    ]
+    if found.first_run is not None and found.last_run is not None:
+        first, last = text_format.moment(found.first_run, zone), text_format.moment(found.last_run, zone)
+        lines.append(f"Runs that ended from {first} to {last}.")
+    rows = [[t.name, f"{t.rows:,}", "" if t.bytes is None else _format_bytes(t.bytes)] for t in found.tables if t.rows]
+    lines += ["", text_format.table(("table", ">rows", ">with indexes"), rows)] if rows else []
+    if found.pruned:
+        newest = max(one.at for one in found.pruned)
+        removed = sum(one.rows for one in found.pruned)
+        lines += ["", f"Last pruned {text_format.moment(newest, zone)}; {removed:,} rows cut or removed in all."]
+    lines += ["", *(paint(f"! {fault}", "red") for fault in found.faults)] if found.faults else []
+    lines += ["", *(f"Note: {note}" for note in found.notes)] if found.notes else []
+    return "\n".join([*lines, "", paint("not sound", "red") if found.faults else paint("sound", "green")])
+
+
+def _format_pruned(found: retention.Pruned, over: dict[str, float], dry_run: bool) -> str:
+    zone = terminal.local_zone()
+    head = "would go" if dry_run else "gone"
+    lines = [
+        f"Details of runs from before {text_format.moment(over['detail'], zone)},",
+        f"runs from before {text_format.moment(over['keep'], zone)}:",
+        "",
+    ]
+    rows = [[kind, f"{rows:,}"] for kind, rows in found.rows.items()]
+    lines.append(text_format.table(("what", f">rows {head}"), rows) if rows else "  nothing")
+    if found.freed_bytes:
+        of_it = "about" if dry_run else "given back to the file system:"
+        lines += ["", f"{of_it} {_format_bytes(found.freed_bytes)}"]
+    return "\n".join(lines)
+
+
+def _format_bytes(count: int) -> str:
+    """In the units of ls -h."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.2f} GiB"
+
+
+_HIDDEN = ("seen", "names", "job_names", "migrations")  # what says something to programs only
+_SETTINGS = {
+    "sql_time_limit_ms": "10000",  # a year of runs is read in a few seconds
+    "default_page_size": "50",
+    "allow_download": "off",  # a copy of all of it is `slurmwrap db backup`
+    "suggest_facets": "off",  # each page of a large table would be counted several times
+    "facet_time_limit_ms": "1000",
+}
+
+
+def run_datasette(database: Path, host: str, port: int, voice: Console) -> None:
+    """Replaces this process by Datasette; returns only by an error. StoreError where there is no database to show."""
+    if importlib.util.find_spec("datasette") is None:
+        raise SlurmwrapError(
+            "Datasette is not installed here", hint="install it beside slurmwrap: pip install 'slurmwrap[datasette]'"
+        )
+    with Database.open(database, readonly=True):  # says what is wrong with it, if anything is
+        pass
+    if not _is_loopback(host):
+        voice.say(f"everybody who reaches {host} may read everybody's log lines: there is no password", "yellow")
+    arguments = arguments_of(database, host, port, _write_metadata(make_metadata(database)))
+    sys.stdout.flush()
+    try:
+        os.execv(sys.executable, [sys.executable, *arguments])
+    except OSError as error:
+        raise StoreError(f"Datasette cannot be started: {error.strerror}") from error
+
+
+def arguments_of(database: Path, host: str, port: int, described_in: Path) -> list[str]:
+    """Python's arguments: `-I` keeps the caller's directory and variables out of what it imports."""
+    settings = [word for name, value in _SETTINGS.items() for word in ("--setting", name, value)]
+    where = ["--host", host, "--port", str(port), "--metadata", str(described_in)]
+    return ["-I", "-m", "datasette", "serve", str(database), *where, *settings]
+
+
+def make_metadata(database: Path) -> dict[str, Any]:
+    """What Datasette is told: the shipped titles and queries, and every table and column out of the schema."""
+    told: Mapping[str, Any] = json.loads((shipped("templates") / "datasette" / "metadata.json").read_text("utf-8"))
+    tables = {
+        one.name: {"description": f"{one.meaning[:1].upper()}{one.meaning[1:]}.", "columns": dict(one.columns)}
+        | ({"hidden": True} if one.name in _HIDDEN else {})
+        for one in describe_tables()
+    }
+    about = {"title": told["title"], "description": told["description"]}
+    return {**about, "databases": {database.stem: {**about, "tables": tables, "queries": told["queries"]}}}
+
+
+def _write_metadata(found: Mapping[str, Any]) -> Path:
+    """In memory: Datasette reads it by our descriptor after we became it, and nothing of it stays (memfd_create(2))."""
+    handle = os.memfd_create("metadata", 0)  # without MFD_CLOEXEC: exec keeps it
+    with os.fdopen(os.dup(handle), "w", encoding="utf-8") as file:
+        json.dump(found, file)
+    return Path(f"/proc/self/fd/{handle}")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

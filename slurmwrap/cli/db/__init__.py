@@ -1,1 +1,0 @@
-"""`slurmwrap db`: the database itself."""

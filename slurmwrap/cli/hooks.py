@@ -1,0 +1,374 @@
+"""The options that several commands of `slurmwrap hooks` share."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from slurmwrap.cli import terminal
+from slurmwrap.console import Console
+from slurmwrap.errors import SlurmwrapError
+from slurmwrap.install.install_output import make_lines_harmless, print_test_results
+from slurmwrap.install.manifest import FILE
+
+ROOT = Path("/")
+Edit = Annotated[
+    bool | None,
+    typer.Option("--edit/--no-edit", help="no: slurm.conf is your configuration management's; the lines are shown."),
+]
+Conf = Annotated[
+    Path | None,
+    typer.Option("--slurm-conf", metavar="FILE", help="[default: as Slurm finds it]"),
+]
+Shared = Annotated[str, typer.Option(metavar="DIR", help="Shared by nodes and controller: DIR/spool, DIR/published.")]
+Directory = Annotated[
+    str | None, typer.Option("--directory", metavar="DIR", help="Of the hooks; local disk, root's alone.")
+]
+State = Annotated[
+    str | None, typer.Option("--state-dir", metavar="DIR", help="SlurmUser's own, on the controller's disk.")
+]
+NodeState = Annotated[
+    str | None, typer.Option("--node-state-dir", metavar="DIR", help="root's own on each node; %n: its name.")
+]
+ConfigFile = Annotated[str | None, typer.Option("--config", metavar="FILE", help="The site's configuration.")]
+Units = Annotated[str | None, typer.Option("--unit-dir", metavar="DIR", help="Of systemd's units.")]
+Command = Annotated[
+    str | None, typer.Option("--command", metavar="FILE", help="The slurmwrap that the services start.")
+]
+Python = Annotated[str | None, typer.Option("--python", metavar="FILE", help="3.6 or newer, on the nodes' own disks.")]
+Munge = Annotated[str | None, typer.Option("--munge", metavar="FILE", help="The munge command on the nodes.")]
+Kernel = Annotated[str | None, typer.Option("--kernel-log", help="/dev/kmsg, journal or file:PATH.")]
+Nvidia = Annotated[str | None, typer.Option("--nvidia-proc", metavar="DIR", help="Of NVIDIA's driver, in /proc.")]
+Gate = Annotated[str | None, typer.Option("--gate", help="on: the Prolog refuses nodes with a conclusive fault; off.")]
+Filter = Annotated[
+    str | None,
+    typer.Option("--cli-filter", help="Tell users of plain sbatch of gsub: off, files or on (docs/install.md)."),
+]
+Become = Annotated[
+    bool | None,
+    typer.Option("--become-users/--no-become-users", help="The reconciler may read a user's files as that user."),
+]
+Root = Annotated[
+    Path, typer.Option("--root", metavar="DIR", help="Install into an image: files only, no Slurm is asked.")
+]
+Release = Annotated[str, typer.Option("--slurm-release", metavar="YY.MM", help="Of the image's Slurm.")]
+NoSystemd = Annotated[bool, typer.Option("--no-systemd", help="No units; docs/install.md says what to run instead.")]
+Nodes = Annotated[
+    str,
+    typer.Option(
+        "--nodes",
+        metavar="LIST",
+        help="Who gets the files: all, none, or a host list.  [default: who has not got them]",
+    ),
+]
+Manifest = Annotated[Path, typer.Option("--manifest", metavar="FILE", help="Where it is written down what was done.")]
+Json = Annotated[bool, typer.Option("--json", help="For programs.")]
+NoReconfigure = Annotated[bool, typer.Option("--no-reconfigure", help="Do not run `scontrol reconfigure`.")]
+Patience = Annotated[float, typer.Option("--patience", min=1.0, help="Seconds to wait for a job on a node.")]
+
+
+app = typer.Typer(help="The Prolog, Epilog and EpilogSlurmctld that observe jobs.", no_args_is_help=True)
+
+
+@app.command()
+def plan(
+    slurm_conf: Conf = None,
+    shared: Shared = "",
+    directory: Directory = None,
+    state_dir: State = None,
+    node_state_dir: NodeState = None,
+    config: ConfigFile = None,
+    unit_dir: Units = None,
+    command: Command = None,
+    python: Python = None,
+    munge: Munge = None,
+    kernel_log: Kernel = None,
+    nvidia_proc: Nvidia = None,
+    gate: Gate = None,
+    cli_filter: Filter = None,
+    become_users: Become = None,
+    edit: Edit = None,
+    root: Root = ROOT,
+    slurm_release: Release = "",
+    no_systemd: NoSystemd = False,
+    nodes: Nodes = "",
+    no_reconfigure: NoReconfigure = False,
+    manifest: Manifest = FILE,
+    as_json: Json = False,
+) -> None:
+    """Show exactly what `install` would do: the diff of slurm.conf, every file and directory. Writes nothing.
+
+    Exit code 1 where something is in the way.
+
+    \b
+    Examples:
+      slurmwrap hooks plan --shared /shared/slurmwrap
+      slurmwrap hooks plan --json | jq -r .diff
+    """
+    from slurmwrap.install import install_output, workflow
+
+    where, made, names = _plan_installation(locals())
+    steps = workflow.steps_of(made, where, names, by_hand=nodes == workflow.NONE, test=where.system.alive)
+    if as_json:
+        typer.echo(json.dumps(install_output.plan_json(made, steps), indent=2))
+    else:
+        typer.echo(make_lines_harmless(install_output.plan_text(made, steps, terminal.painter())))
+    sys.exit(1 if made.conflicts else 0)
+
+
+@app.command()
+def install(
+    slurm_conf: Conf = None,
+    shared: Shared = "",
+    directory: Directory = None,
+    state_dir: State = None,
+    node_state_dir: NodeState = None,
+    config: ConfigFile = None,
+    unit_dir: Units = None,
+    command: Command = None,
+    python: Python = None,
+    munge: Munge = None,
+    kernel_log: Kernel = None,
+    nvidia_proc: Nvidia = None,
+    gate: Gate = None,
+    cli_filter: Filter = None,
+    become_users: Become = None,
+    edit: Edit = None,
+    root: Root = ROOT,
+    slurm_release: Release = "",
+    no_systemd: NoSystemd = False,
+    nodes: Nodes = "",
+    skip: Annotated[str, typer.Option(help="Nodes to leave out; Slurm drains them at their first job.")] = "",
+    no_reconfigure: NoReconfigure = False,
+    patience: Patience = 300.0,
+    test: Annotated[bool, typer.Option("--test/--no-test", help="Run a test job at the end.")] = True,
+    test_node: Annotated[str, typer.Option(metavar="LIST", help="Where.  [default: one node per partition]")] = "",
+    test_user: Annotated[str, typer.Option(metavar="USER", help="As whom.  [default: root]")] = "",
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    manifest: Manifest = FILE,
+) -> None:
+    """Do what `plan` shows, then run a test job. Again after an upgrade, a new node, or an interruption.
+
+    What is there and not ours is never overwritten. slurm.conf is edited last, when every node has the files.
+
+    \b
+    Examples:
+      slurmwrap hooks install --shared /shared/slurmwrap
+      slurmwrap hooks install --nodes node[17-20]   after these were set up anew
+      slurmwrap hooks install --nodes none          your own tools bring the files
+    """
+    from slurmwrap.install import check_installation, install_output, workflow
+    from slurmwrap.model import hostlist
+
+    where, made, names = _plan_installation(locals())
+    steps = workflow.steps_of(made, where, names, by_hand=nodes == workflow.NONE, test=test and where.system.alive)
+    typer.echo(make_lines_harmless(install_output.plan_text(made, steps, terminal.painter())))
+    if made.conflicts:
+        sys.exit(1)
+    if not yes and sys.stdin.isatty() and not typer.confirm("\nGo on?"):
+        sys.exit(1)
+    done = workflow.install(where, made, names, patience, hostlist.expand(skip) if skip else ())
+    where.voice.say("installed")
+    if not test or not where.system.alive:
+        return
+    if no_reconfigure or workflow.lines_missing(made):
+        where.voice.say("no test job: slurmctld has not read slurm.conf. Then: slurmwrap hooks check")
+        return
+    looked = check_installation.look_at_nodes(
+        where, done, check_installation.to_look_at(made, done, names), min(patience, check_installation.LOOK_S)
+    )
+    check_installation.tell_looked(looked, where.voice)
+    tried = workflow.test_jobs(where, made, hostlist.expand(test_node) if test_node else (), test_user, patience)
+    print_test_results(tried, where.voice, workflow.RESTART if made.restart else "")
+
+
+@app.command()
+def bundle(
+    to: Annotated[Path, typer.Argument(metavar="FILE.tar.gz", help="Unpack it on each node: tar -C / -xzf FILE")],
+    controller: Annotated[
+        bool, typer.Option("--controller", help="For a backup controller: its directories and configuration as well.")
+    ] = False,
+    slurm_conf: Conf = None,
+    shared: Shared = "",
+    directory: Directory = None,
+    state_dir: State = None,
+    node_state_dir: NodeState = None,
+    config: ConfigFile = None,
+    python: Python = None,
+    munge: Munge = None,
+    kernel_log: Kernel = None,
+    nvidia_proc: Nvidia = None,
+    gate: Gate = None,
+    root: Root = ROOT,
+    slurm_release: Release = "",
+    manifest: Manifest = FILE,
+) -> None:
+    """Pack the nodes' files for your own tools: an image, Ansible, a provisioning system.
+
+    Then `slurmwrap hooks install --nodes none` with the same options edits slurm.conf.
+
+    \b
+    Examples:
+      slurmwrap hooks bundle hooks.tar.gz --shared /shared/slurmwrap
+      slurmwrap hooks bundle --controller backup.tar.gz   then, on the backup: tar -C / -xzf backup.tar.gz
+    """
+    from slurmwrap.install import workflow
+    from slurmwrap.install.copy_to_nodes import make_bundle as packed
+
+    given = {
+        **locals(),
+        "no_systemd": True,
+        "unit_dir": None,
+        "command": None,
+        "cli_filter": None,
+        "become_users": None,
+        "edit": None,
+        "nodes": "none",
+    }
+    where, made, _ = _plan_installation({**given, "no_reconfigure": True})
+    shipment = workflow.for_controller(made, where) if controller else workflow.shipment_of(made)
+    content = packed(shipment)
+    try:
+        to.write_bytes(content)
+    except OSError as error:
+        raise SlurmwrapError(f"{to}: {error.strerror}") from error
+    for path in [one[0] for one in (*shipment.folders, *shipment.files)]:
+        typer.echo(make_lines_harmless(f"{path}"))
+
+
+@app.command()
+def check(
+    root: Root = ROOT,
+    no_systemd: NoSystemd = False,
+    nodes: Annotated[
+        str, typer.Option("--nodes", metavar="LIST", help="Whose slurm.conf is looked at: none, all, or a list.")
+    ] = "none",
+    patience: Patience = 60.0,
+    manifest: Manifest = FILE,
+    as_json: Json = False,
+) -> None:
+    """Look what of the installation still holds: files, modes, slurm.conf, what slurmctld has in force, units.
+
+    With --nodes also whether these nodes read a slurm.conf that names the hooks, by a short job of root's on each.
+    Exit codes: 0 all is well, 1 a warning, 2 a failure. `slurmwrap doctor` tells whose hooks were heard.
+
+    \b
+    Examples:
+      slurmwrap hooks check
+      slurmwrap hooks check --nodes all
+    """
+    from slurmwrap.install import check_installation, install_output
+    from slurmwrap.install import check_installation as checking
+
+    where = _read_installed(root, manifest, systemd=not no_systemd)
+    assert where.manifest is not None
+    held = checking.check(where.manifest, where.system, where.slurm.config)
+    held += check_installation.nodes_held(where, nodes, patience)
+    rank = (checking.OK, checking.WARN, checking.FAIL)
+    worst = max((one.state for one in held), key=rank.index)
+    told = install_output.check_json(held, worst)
+    typer.echo(
+        json.dumps(told, indent=2)
+        if as_json
+        else make_lines_harmless(install_output.check_text(held, terminal.painter()))
+    )
+    sys.exit(rank.index(worst))
+
+
+@app.command()
+def uninstall(
+    root: Root = ROOT,
+    purge: Annotated[bool, typer.Option("--purge", help="Also what was found: spool, database, published.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show it only.")] = False,
+    no_systemd: NoSystemd = False,
+    nodes: Annotated[
+        str, typer.Option("--nodes", metavar="LIST", help="Where the files go: all, none, or a list.")
+    ] = "all",
+    no_reconfigure: NoReconfigure = False,
+    patience: Patience = 300.0,
+    manifest: Manifest = FILE,
+) -> None:
+    """Take everything back: slurm.conf first, then units, the nodes' files and ours. Changed files stay and are named.
+
+    \b
+    Examples:
+      slurmwrap hooks uninstall --dry-run
+      slurmwrap hooks uninstall
+    """
+    from slurmwrap.install import install_output, workflow
+    from slurmwrap.install import uninstall as from_nodes
+    from slurmwrap.install import uninstall as remove
+    from slurmwrap.install.copy_to_nodes import group_by_reason
+    from slurmwrap.model import hostlist
+
+    where = _read_installed(root, manifest, systemd=not no_systemd, reconfigure=not no_reconfigure)
+    assert where.manifest is not None
+    taking = remove.make_taking(where.manifest, where.system.tree)
+    typer.echo(make_lines_harmless(install_output.format_uninstall_plan(taking, purge, terminal.painter())))
+    if dry_run:
+        return
+    if where.system.alive and os.geteuid() != 0:
+        raise SlurmwrapError("only root can uninstall hooks", hint="Run it with sudo.")
+    written = remove.restore_conf(taking, where.manifest, where.system)
+    from_nodes.refuse_in_force(where)
+    sent = from_nodes.take_from_nodes(where, nodes, patience)
+    from_nodes.refuse_named(sent)
+    for reason, names in group_by_reason(sent):
+        where.voice.say(f"the files stay on {hostlist.fold(names)}: {reason}. {from_nodes.left_behind(where)}")
+    gone = {one.node for one in sent if not one.reason}
+    behind = [name for name in where.manifest.nodes if name not in gone and nodes != workflow.NONE]
+    for path in remove.take_away(taking, written, where.system, purge=purge, behind=behind):
+        where.voice.say(f"stays: {path}")
+    later = f"; {hostlist.fold(behind)}: again when free, or forget them with --nodes none" if behind else ""
+    where.voice.say(f"uninstalled{later}")
+
+
+@app.command()
+def watchdog(as_json: Json = False) -> None:
+    """Say when the reconciler or last night's report is missing: for the timer, and for monitors.
+
+    Exit codes: 0 all is well, 2 something is late. Mail goes to [report].to once, after a day again, and when it ended.
+
+    \b
+    Example:
+      slurmwrap hooks watchdog; echo $?
+    """
+    from slurmwrap.cli.hooks_watchdog import watch_over
+
+    late, text = watch_over(time.time(), Console.of_terminal("slurmwrap"))
+    typer.echo(json.dumps({"late": late}, indent=2) if as_json else text)
+    sys.exit(2 if late else 0)
+
+
+def _plan_installation(given: dict[str, Any]) -> tuple[Any, Any, tuple[str, ...]]:
+    """(ground, plan, the nodes that get files) for the flags of a command."""
+    from slurmwrap.install import workflow
+
+    where = workflow.ground(
+        given["root"], given["manifest"], reconfigure=not given["no_reconfigure"], systemd=not given["no_systemd"],
+        slurm_conf=given["slurm_conf"],
+    )  # fmt: skip
+    asked = {**given, "units": "" if given["no_systemd"] else given["unit_dir"], "slurm_conf": None}
+    where, made = workflow.make(where, asked, given["shared"].rstrip("/"), given["slurm_conf"], given["slurm_release"])
+    return where, made, workflow.target_nodes(where, given["nodes"], made)
+
+
+def _read_installed(root: Path, manifest: Path, *, systemd: bool, reconfigure: bool = True) -> Any:
+    """The ground of what is installed. SlurmwrapError where nothing is."""
+    from slurmwrap.fast_dataclasses import replace
+    from slurmwrap.install import workflow
+    from slurmwrap.install.install_target import find_account
+    from slurmwrap.install.safe_files import FileTree
+
+    where = workflow.ground(root, manifest, reconfigure=reconfigure, systemd=systemd)
+    if where.manifest is None:
+        raise SlurmwrapError(f"nothing is installed: there is no {manifest}", hint="`slurmwrap hooks install` does.")
+    tree = where.system.tree
+    trusted = tree.trusted | {find_account(tree, str(where.manifest.settings["slurm_user"])).uid}
+    return replace(where, system=replace(where.system, tree=FileTree(root=root, trusted=trusted)))

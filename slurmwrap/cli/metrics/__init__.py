@@ -1,1 +1,0 @@
-"""`slurmwrap metrics`: figures for Prometheus, and where they are read."""

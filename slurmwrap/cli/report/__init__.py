@@ -1,1 +1,0 @@
-"""`slurmwrap report`: its figures, its outputs, and what the timer runs."""

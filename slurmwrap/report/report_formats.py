@@ -1,0 +1,271 @@
+"""The night report as text, Markdown, CSV and JSON."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, tzinfo
+from io import StringIO
+from typing import TYPE_CHECKING, Any
+
+from slurmwrap.escape import cell, markdown, markdown_block, markdown_code
+from slurmwrap.fast_dataclasses import fields, is_dataclass
+from slurmwrap.model.hostlist import fold
+from slurmwrap.report import text_format
+from slurmwrap.report.headline import make_night_verdict
+from slurmwrap.report.job_report.job_report_text import Paint, plain
+from slurmwrap.report.night_report import NightReport
+from slurmwrap.report.report_page import (
+    NUMERIC,
+    UNTRUSTED,
+    Column,
+    ColumnKind,
+    Figure,
+    Page,
+    ReportTable,
+    Section,
+    TableRow,
+    format_value,
+)
+from slurmwrap.resources import shipped
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+
+MAIN = "categories"
+
+
+def render_files(page: Page) -> dict[str, str]:
+    """File name -> text: "categories.csv", "nodes.csv", …; only of tables that hold something. "figures.csv" always."""
+    tables = {table.key: table for section in page.sections for table in section.tables}
+    return {"figures.csv": render_headline(page)} | {f"{key}.csv": _render_file(table) for key, table in tables.items()}
+
+
+def render_main_file(page: Page) -> str:
+    """The table of failures by category, or its head where none failed."""
+    return render_files(page).get(f"{MAIN}.csv", "category\r\n")
+
+
+def render_headline(page: Page) -> str:
+    """The headline."""
+    rows = [[one.key, _format_number(one.number), _format_number(one.before), one.detail] for one in page.figures]
+    return _write_csv(["figure", "value", "before", "detail"], rows)
+
+
+def _render_file(table: ReportTable) -> str:
+    every = table.unfolded or table.rows
+    more = any(row.more for row in every)
+    commands = any(row.command for row in every)
+    heads = [column.key for column in table.columns] + ["more"] * more + ["command"] * commands
+    rows = [
+        [_format_csv_cell(value, column) for column, value in zip(table.columns, row.values, strict=True)]
+        + ([cell(row.more)] if more else [])
+        + ([cell(row.command)] if commands else [])
+        for row in every
+    ]
+    return _write_csv(heads, rows)
+
+
+def _format_csv_cell(value: object, column: Column) -> str:
+    if value is None:
+        return ""
+    if column.kind is ColumnKind.MOMENT:
+        return datetime.fromtimestamp(float(value), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")  # type: ignore[arg-type]
+    if column.kind is ColumnKind.NODES:
+        return cell(fold(value))  # type: ignore[arg-type]
+    if column.kind is ColumnKind.NAMES:
+        return cell(" ".join(value))  # type: ignore[arg-type]
+    if isinstance(value, float):
+        return _format_number(value)
+    return cell(str(value)) if column.kind in UNTRUSTED else str(value)
+
+
+def _format_number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if abs(value) < 1e6 else f"{value:.0f}"
+
+
+def _write_csv(heads: list[str], rows: list[list[str]]) -> str:
+    out = StringIO(newline="")
+    writer = csv.writer(out)  # RFC 4180: CRLF, quotes where needed
+    writer.writerow(heads)
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+SCHEMA = 1
+
+
+def make_document(report: NightReport, *, made_by: str) -> dict[str, Any]:
+    """The report's fields, after what tells a program what it reads."""
+    said = make_night_verdict(report)
+    return {
+        "schema": SCHEMA,
+        "made_by": made_by,
+        "verdict": {"word": said.word, "sentence": said.sentence},
+        **_to_json_value(report),
+    }
+
+
+def render_json(report: NightReport, *, made_by: str) -> str:
+    """ASCII only: whatever bytes a name had, every reader takes it."""
+    return json.dumps(make_document(report, made_by=made_by), indent=2) + "\n"
+
+
+def _to_json_value(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _to_json_value(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, tuple):
+        return [_to_json_value(one) for one in value]
+    return value
+
+
+MARKDOWN_MORE = 400  # characters of someone's words
+
+
+def render_markdown(page: Page) -> str:
+    """The page; ends with a line break."""
+    return "\n\n".join(part for part in _format_parts(page) if part) + "\n"
+
+
+def _format_parts(page: Page) -> Iterator[str]:
+    yield f"# {markdown(page.title)}, {markdown_code(page.whose)}"
+    yield markdown(page.period)
+    yield f"**{markdown(page.verdict.sentence)}**"
+    yield "\n".join(_format_markdown_figures(page))
+    yield from _format_actions(page)
+    for section in page.sections:
+        yield from _format_section(section, page)
+    yield from _format_ending(page)
+
+
+def _format_markdown_figures(page: Page) -> Iterator[str]:
+    for one in page.figures:
+        rest = "; ".join(part for part in (one.detail, one.change) if part)
+        yield f"- **{markdown(one.value)}** {markdown(one.label)}{f' ({markdown(rest)})' if rest else ''}"
+
+
+def _format_actions(page: Page) -> Iterator[str]:
+    if page.to_do:
+        yield "## What to do"
+    for one in page.to_do:
+        yield markdown_code(text_format.fit(one.because, MARKDOWN_MORE))
+        yield markdown_block(one.command, "sh")
+
+
+def _format_section(section: Section, page: Page) -> Iterator[str]:
+    yield f"## {markdown(section.title)}"
+    if not section.has_something:
+        yield markdown(section.empty)
+    for line in section.lead:
+        yield markdown(line)
+    for table in section.tables:
+        if table.title != section.title:
+            yield f"### {markdown(table.title)}"
+        yield markdown(table.lead)
+        yield "\n".join(_format_table(table.seen, page))
+
+
+def _format_table(table: ReportTable, page: Page) -> Iterator[str]:
+    more = any(row.more or row.command for row in table.rows)
+    heads = [markdown(column.alone or column.head) for column in table.columns] + ["more"] * more
+    rules = ["--:" if column.kind in NUMERIC else ":--" for column in table.columns] + [":--"] * more
+    yield _format_line(heads)
+    yield _format_line(rules)
+    for row in table.rows[: table.limit]:
+        cells = [_format_cell(value, column, page) for column, value in zip(table.columns, row.values, strict=True)]
+        said = [markdown_code(text_format.fit(part, MARKDOWN_MORE)) for part in (row.more, row.command) if part]
+        yield _format_line([*cells, *([" ".join(said)] if more else [])])
+    if len(table.rows) > table.limit:
+        yield f"\nand {len(table.rows) - table.limit:,} more"
+
+
+def _format_cell(value: object, column: Column, page: Page) -> str:
+    text = format_value(value, column, page.zone)
+    somebodys = column.kind in UNTRUSTED and value not in (None, ())
+    return markdown_code(text_format.fit(text, MARKDOWN_MORE)) if somebodys else markdown(text)
+
+
+def _format_line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _format_ending(page: Page) -> Iterator[str]:
+    if page.notes:
+        yield "## Notes"
+        yield "\n".join(f"- {markdown_code(text_format.fit(note, MARKDOWN_MORE))}" for note in page.notes)
+    if page.glossary:
+        yield "## Words and formulas"
+        yield "\n".join(f"- **{markdown(term.name)}**: {markdown(term.meaning)}" for term in page.glossary)
+
+
+MORE = 230  # characters of someone's words below a row
+_TONES = {"good": "green", "bad": "red"}
+
+
+def render_text(page: Page, paint: Paint = plain) -> str:
+    """The page, in colour where `paint` gives it one."""
+    environment = _make_environment()
+    environment.globals.update(paint=paint, zone=page.zone)
+    text = environment.get_template("night.txt.j2").render(
+        page=page, figures=list(_format_figures(page.figures, paint))
+    )
+    return text.rstrip() + "\n"
+
+
+def _format_figures(figures: Iterable[Figure], paint: Paint) -> Iterator[str]:
+    """Value, label and what it was before, in columns."""
+    known = list(figures)
+    values = max((text_format.width(one.value) for one in known), default=0)
+    for one in known:
+        rest = "; ".join(part for part in (one.detail, one.change) if part)
+        line = text_format.wrapped(f"{one.label}{f' ({rest})' if rest else ''}", indent="", hanging=" " * (values + 4),
+                             columns=text_format.WIDTH - values - 4)  # fmt: skip
+        value = text_format.pad(one.value, values, right=True)
+        yield f"  {paint(value, _TONES[one.tone]) if one.tone else value}  {line}"
+
+
+def format_table(table: ReportTable, zone: tzinfo | None) -> Iterator[str]:
+    """Lines of a table; under a row what was said about it, and its command."""
+    places = [place for place, column in enumerate(table.columns) if column.narrow and not column.data]
+    columns = [table.columns[place] for place in places]
+    rows = table.rows[: table.limit]
+    cells = [[format_value(row.values[place], table.columns[place], zone) for place in places] for row in rows]
+    head, *lines = text_format.table([_format_head(column) for column in columns], cells).split("\n")
+    yield head
+    for line, row in zip(lines, rows, strict=True):
+        yield line
+        yield from () if table.explained else _format_row_notes(row)
+    if len(table.rows) > len(rows):
+        yield f"  and {len(table.rows) - len(rows):,} more"
+
+
+def _format_head(column: Column) -> str:
+    """Numbers to the right; words may be cut."""
+    mark = ">" if column.kind in NUMERIC else "" if column.kind is ColumnKind.MOMENT else "~"
+    return mark + (column.alone or column.head)
+
+
+def _format_row_notes(row: TableRow) -> Iterator[str]:
+    if row.more:
+        yield text_format.wrapped(text_format.fit(row.more, MORE), indent="    ", hanging="    ")
+    if row.command:
+        yield f"    {text_format.visible(row.command)}"
+
+
+def _make_environment() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+
+    environment = Environment(
+        loader=FileSystemLoader(shipped("templates") / "report"),
+        undefined=StrictUndefined,
+        autoescape=select_autoescape(),  # for HTML templates; a .txt is made harmless by words.visible
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(visible=text_format.visible, fit=text_format.fit)
+    environment.globals.update(wrapped=text_format.wrapped, laid_out=format_table)
+    return environment

@@ -1,0 +1,161 @@
+"""What a failure study knows while it plays the trace: arms, world, jobs and GPU time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from slurmwrap.config import Config
+from slurmwrap.model.node import Node
+from slurmwrap.model.run import JobRun
+from slurmwrap.sim.failures.assumptions import FailureSettings
+from slurmwrap.sim.failures.draw_failures import Doomed, FailingJob
+from slurmwrap.sim.failures.named_random import Purpose, draw_uniform
+from slurmwrap.sim.failures.node_failures import Hardware
+from slurmwrap.sim.sim_job import SimJob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureWorld:
+    """The same jobs, in store for them the same, on the same nodes."""
+
+    jobs: Sequence[SimJob]
+    doomed: Doomed
+    hardware: Hardware
+    nodes: tuple[Node, ...]
+    settings: FailureSettings
+    config: Config  # with its rules acting
+    seed: int
+    waited_s: Mapping[int, float] = field(default_factory=dict)  # by SimJob.number, in the queue; only dumps know
+
+    def chance(self, job: SimJob, what: Purpose, run: int = 0) -> float:
+        """0 <= x < 1; the same in every arm."""
+        return draw_uniform(self.seed, job.number, run, what)
+
+
+@dataclass(slots=True, kw_only=True)
+class SimJobState:
+    """Changes from run to run. Seconds; `kept_s` of `need_s` are safe in a checkpoint."""
+
+    job: SimJob
+    doom: FailingJob
+    need_s: float
+    mem_mib: int  # on each node
+    nodes: int
+    run: int = 0
+    kept_s: float = 0.0
+    met: int = 0  # runs that failed of the job's own cause
+    failures: int = 0
+    grown: float = 1.0  # times the memory that it asked for
+    avoid: frozenset[int] = frozenset()
+    before: list[JobRun] = field(default_factory=list)
+    lost: list[tuple[str, float]] = field(default_factory=list)  # category, GPU-seconds of the run that are gone
+    first_failed_s: float | None = None
+
+    @property
+    def ailing(self) -> bool:
+        """Its own cause still stands."""
+        doom = self.doom
+        if not doom.category or doom.by_node:
+            return False
+        if doom.category == "cpu_oom":
+            return self.grown < doom.need
+        return not (doom.curable and self.met >= doom.trials)
+
+    @property
+    def sound(self) -> bool:
+        """Another run would end well, sooner or later."""
+        return not self.ailing or self.doom.curable
+
+    @property
+    def gpu_s_lost(self) -> float:
+        """So far, and what its checkpoint holds."""
+        return sum(lost for _, lost in self.lost) + self.kept_s * self.job.gpus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimRunEnding:
+    """How one run ended. `category`: of the failure; "" none, "killed": by its user."""
+
+    ran_s: float
+    category: str = ""
+    node: int = -1  # that failed under it
+    gpu_fault: bool = False  # the kernel names a GPU for it
+
+
+KILLED = "killed"
+
+
+PLAIN = "plain"
+BLIND, BY_HAND, NONE, OURS = "blind", "by hand", "none", "production"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryArm:
+    """`retries`: who runs a failed job again. BLIND: Philly, whatever the reason; BY_HAND: its user; NONE: no one,
+    what a dump shows is all that happened; OURS: retry.policy.decide."""
+
+    name: str
+    title: str
+    trial: bool = False
+    retries: str = BLIND
+    exclusion: bool = False
+    base: str = BLIND  # what the plain world does
+
+
+def arms_of(*, dump: bool) -> tuple[RetryArm, ...]:
+    """`plain` first: the others are measured against it. A dump needs no second plain world: it is one."""
+    base = NONE if dump else BLIND
+    plain = RetryArm(name=PLAIN, title="as it was" if dump else "plain, blind retries (Philly)", retries=base)
+    hand = RetryArm(name="by-hand", title="plain, resubmitted by hand", retries=BY_HAND)
+    return (
+        plain,
+        *(() if dump else (hand,)),
+        RetryArm(name="pre-run", title="+ pre-run", trial=True, retries=base),
+        RetryArm(name="retry", title="+ adaptive retry", retries=OURS, base=base),
+        RetryArm(name="exclusion", title="+ node exclusion", retries=base, exclusion=True),
+        RetryArm(name="all", title="all three", trial=True, retries=OURS, exclusion=True, base=base),
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class GpuTimeAccount:
+    """Filled while a world is played."""
+
+    productive: float = 0.0  # of runs that ended well, and of earlier ones that they went on from
+    killed: float = 0.0  # of runs that their users ended
+    wasted: float = 0.0
+    again: float = 0.0  # of `wasted` and `false_stopped`: of runs that were no job's first
+    trials: float = 0.0
+    false_stopped: float = 0.0
+    completed: int = 0
+    runs: int = 0
+    failed_runs: int = 0
+    stopped_by_trial: int = 0
+    refused: int = 0
+    spared: int = 0
+    replaced: int = 0  # runs of a dump that ended well, in whose place a retry had ended well before
+    waited_in_vain_s: float = 0.0  # that jobs stopped by their pre-run really waited in the queue, all together
+    false_stops: int = 0
+    budget_stops: int = 0  # of these, those whose log was read aright: a budget was spent
+    given_up: int = 0
+    unsuccessful: int = 0  # jobs that failed for good, or were stopped, or refused
+    unsuccessful_gpu_s: float = 0.0
+    node_failures: int = 0
+    cured: int = 0
+    cured_after_s: float = 0.0  # all of them together
+    excluded_days: float = 0.0
+    excluded_lemon_days: float = 0.0
+    told_after_s: list[float] = field(default_factory=list)  # from submission to the last word, of the unsuccessful
+    cured_by: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # by the cause of the first failure
+    cost_by_day: dict[int, float] = field(default_factory=lambda: defaultdict(float))  # of submission
+    by_category: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    struck: dict[str, int] = field(
+        default_factory=lambda: defaultdict(int)
+    )  # jobs, by the cause of their first failure
+
+    @property
+    def cost(self) -> float:
+        """All GPU time that no job's result came out of, but for what users ended themselves."""
+        return self.wasted + self.trials + self.false_stopped

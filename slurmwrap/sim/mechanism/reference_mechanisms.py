@@ -1,0 +1,222 @@
+"""The allocation mechanisms as Synergy's own simulator has them, to compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from slurmwrap.placement.demand import Allocation, JobDemand, Server, SpeedPoint
+from slurmwrap.placement.free_capacity import ROUNDING, FreeCapacity, list_free_capacity
+from slurmwrap.placement.throughput import find_speed
+
+Seats = tuple[tuple[FreeCapacity, int], ...]  # servers with how many of the job's GPUs; (): no place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amount:
+    """CPUs and MiB per GPU, and the speed that they give, relative to the share; None: no one knows."""
+
+    cpus: float
+    mem_mib: float
+    speed: float | None = None
+
+
+def share_of(server: Server, speed: float | None = 1.0) -> Amount:
+    """What falls to each GPU of a server."""
+    return Amount(cpus=server.cpus / server.gpus, mem_mib=server.mem_mib / server.gpus, speed=speed)
+
+
+def assign_gpus(claim: JobDemand, amount: Amount, rooms: Sequence[FreeCapacity], *, consolidate: bool) -> Seats:
+    """Takes the room for all GPUs of the job, or none."""
+    seats = _assign_consolidated(claim.gpus, amount, rooms) if consolidate else _in_order(claim.gpus, amount, rooms)
+    take_resources(seats, amount)
+    return seats
+
+
+def take_resources(seats: Seats, amount: Amount, sign: int = 1) -> None:
+    """`sign` -1 gives back."""
+    for room, gpus in seats:
+        room.take(sign * gpus, amount.cpus, amount.mem_mib)
+
+
+def make_allocation(claim: JobDemand, amount: Amount, seats: Seats) -> Allocation:
+    """`Grant.servers`: one name per GPU."""
+    return Allocation(
+        job=claim.job,
+        cpus=amount.cpus,
+        mem_mib=int(amount.mem_mib),
+        servers=tuple(room.server.name for room, gpus in seats for _ in range(gpus)),
+        speed=amount.speed if seats else None,
+    )
+
+
+def emptiest_last(rooms: Iterable[FreeCapacity]) -> list[FreeCapacity]:
+    """Fewest free GPUs first, of those that have any; equals in the order of the servers."""
+    return sorted((room for room in rooms if room.gpus > 0), key=lambda room: room.gpus)
+
+
+def _assign_consolidated(gpus: int, amount: Amount, rooms: Sequence[FreeCapacity]) -> Seats:
+    if gpus > 1:
+        holding = [room for room in rooms if room.holds(gpus, amount.cpus, amount.mem_mib)]
+        if holding:
+            return ((min(holding, key=lambda room: room.gpus), gpus),)
+    return _in_order(gpus, amount, emptiest_last(rooms))
+
+
+def _in_order(gpus: int, amount: Amount, rooms: Iterable[FreeCapacity]) -> Seats:
+    seats, left = [], gpus
+    for room in rooms:
+        if room.gpus <= 0 or not room.holds(1, amount.cpus, amount.mem_mib):
+            continue
+        here = left if left == 1 else min(left, _count_most(room, amount))
+        seats.append((room, here))
+        left -= here
+        if not left:
+            return tuple(seats)
+    return ()
+
+
+def _count_most(room: FreeCapacity, amount: Amount) -> int:
+    """How many GPUs with that much each the server has room for."""
+    by_cpus = (room.cpus + ROUNDING) // amount.cpus if amount.cpus > 0 else room.gpus
+    by_memory = (room.mem_mib + ROUNDING) // amount.mem_mib if amount.mem_mib > 0 else room.gpus
+    return int(min(room.gpus, by_cpus, by_memory))
+
+
+def best_of(claim: JobDemand, server: Server) -> Amount:
+    """Per GPU. `server`: like all of them. Its share for a job without a profile, or one that says nothing of that."""
+    return _best_of(claim.speeds, claim.gpus, server)
+
+
+@lru_cache(maxsize=4096)
+def _best_of(speeds: tuple[SpeedPoint, ...], gpus: int, server: Server) -> Amount:
+    share = share_of(server)
+    at_share = find_speed(speeds, share.cpus, share.mem_mib)
+    if at_share <= 0:
+        return share_of(server, None)
+    best = min(speeds, key=lambda point: (-point.speed, point.cpus, point.mem_mib))
+    wanted = Amount(cpus=best.cpus, mem_mib=best.mem_mib, speed=best.speed / at_share)
+    return _beyond_one(wanted, share, gpus, server) if gpus > server.gpus else _cut_demand(wanted, share, gpus, server)
+
+
+def _cut_demand(wanted: Amount, share: Amount, gpus: int, server: Server) -> Amount:
+    cpus, mem_mib = min(wanted.cpus, server.cpus / gpus), min(wanted.mem_mib, server.mem_mib / gpus)
+    if (cpus, mem_mib) == (wanted.cpus, wanted.mem_mib):
+        return wanted
+    along = (cpus - share.cpus) / (wanted.cpus - share.cpus) if wanted.cpus != share.cpus else 0.0
+    return Amount(cpus=cpus, mem_mib=mem_mib, speed=1.0 + ((wanted.speed or 1.0) - 1.0) * along)
+
+
+def _beyond_one(wanted: Amount, share: Amount, gpus: int, server: Server) -> Amount:
+    return Amount(
+        cpus=wanted.cpus if wanted.cpus * gpus <= server.cpus else share.cpus,
+        mem_mib=wanted.mem_mib if wanted.mem_mib * gpus <= server.mem_mib else share.mem_mib,
+        speed=1.0,
+    )
+
+
+def reference_proportional(
+    claims: Sequence[JobDemand], servers: Sequence[Server], *, consolidate: bool = False
+) -> tuple[Allocation, ...]:
+    """One grant per claim, in order, all with speed 1. `servers`: equal and empty."""
+    rooms, share = list_free_capacity(servers), share_of(servers[0])
+    return tuple(
+        make_allocation(claim, share, assign_gpus(claim, share, rooms, consolidate=consolidate)) for claim in claims
+    )
+
+
+def reference_greedy(
+    claims: Sequence[JobDemand], servers: Sequence[Server], *, consolidate: bool = False
+) -> tuple[Allocation, ...]:
+    """One grant per claim, in order. `claims`: the whole queue; `servers`: equal and empty."""
+    rooms = list_free_capacity(servers)
+    free = sum(room.gpus for room in rooms)
+    grants = []
+    for claim in claims:
+        best, seats = best_of(claim, servers[0]), Seats()
+        if claim.gpus <= free:
+            seats = assign_gpus(claim, best, rooms, consolidate=consolidate)
+            free -= sum(gpus for _, gpus in seats)
+        grants.append(make_allocation(claim, best, seats))
+    return tuple(grants)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Seated:
+    """One job of the round."""
+
+    claim: JobDemand
+    given: Amount
+    seats: Seats = ()
+
+    def on(self, room: FreeCapacity) -> int:
+        """How many of its GPUs are there."""
+        return next((gpus for other, gpus in self.seats if other is room), 0)
+
+
+def reference_tune(
+    claims: Sequence[JobDemand], servers: Sequence[Server], *, consolidate: bool = False, largest_first: bool = False
+) -> tuple[Allocation, ...]:
+    """One grant per claim, in order. `claims`: those whose GPUs fit; `servers`: equal and empty."""
+    rooms, share = list_free_capacity(servers), share_of(servers[0])
+    jobs = [_Seated(claim=claim, given=best_of(claim, servers[0])) for claim in claims]
+    seated: list[_Seated] = []
+    for job in sorted(jobs, key=lambda job: -job.claim.gpus) if largest_first else jobs:
+        job.seats = assign_gpus(job.claim, job.given, rooms, consolidate=consolidate)
+        if not job.seats and _is_above_share(job.given, share):
+            job.given = share
+            job.seats = assign_gpus(job.claim, share, rooms, consolidate=consolidate)
+        if not job.seats:
+            _give_back(job, seated, rooms, share)
+            job.seats = assign_gpus(job.claim, job.given, rooms, consolidate=consolidate)
+        seated.append(job)
+    return tuple(make_allocation(job.claim, job.given, job.seats) for job in jobs)
+
+
+def _is_above_share(given: Amount, share: Amount) -> bool:
+    return given.cpus > share.cpus + ROUNDING or given.mem_mib > share.mem_mib + ROUNDING
+
+
+def _give_back(job: _Seated, seated: Sequence[_Seated], rooms: Sequence[FreeCapacity], share: Amount) -> None:
+    """Makes room for what the job is given now."""
+    for room, gpus in _find_servers(job.claim.gpus, rooms):
+        missing = (job.given.cpus * gpus - room.cpus, job.given.mem_mib * gpus - room.mem_mib)
+        for victim in sorted((other for other in seated if other.on(room)), key=_first_to_give):
+            if max(missing) <= ROUNDING:
+                break
+            here = victim.on(room)
+            missing = (
+                missing[0] - here * max(0.0, victim.given.cpus - share.cpus),
+                missing[1] - here * max(0.0, victim.given.mem_mib - share.mem_mib),
+            )
+            _revert_to_share(victim, share)
+
+
+def _find_servers(gpus: int, rooms: Sequence[FreeCapacity]) -> Seats:
+    """The servers that are to have room, with how many GPUs on each."""
+    whole = next((room for room in rooms if room.gpus >= gpus), None) if gpus > 1 else None
+    if whole is not None:
+        return ((whole, gpus),)
+    found, left = [], gpus
+    for room in emptiest_last(rooms):
+        here = min(left, room.gpus)
+        if here:
+            found.append((room, here))
+        left -= here
+    return tuple(found)
+
+
+def _first_to_give(victim: _Seated) -> tuple[float, ...]:
+    return (len(victim.seats), -victim.given.cpus, -victim.given.mem_mib)
+
+
+def _revert_to_share(victim: _Seated, share: Amount) -> None:
+    if _is_above_share(victim.given, share):
+        take_resources(victim.seats, victim.given, -1)
+        if not all(room.holds(gpus, share.cpus, share.mem_mib) for room, gpus in victim.seats):  # there they abort
+            share = Amount(
+                cpus=min(share.cpus, victim.given.cpus), mem_mib=min(share.mem_mib, victim.given.mem_mib), speed=1.0
+            )
+        take_resources(victim.seats, share)
+        victim.given = share

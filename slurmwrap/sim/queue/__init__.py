@@ -1,1 +1,0 @@
-"""Who is next: the queue policies of the papers."""

@@ -1,0 +1,393 @@
+"""Orders in which the simulator's schedulers look at the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Protocol
+
+import numpy as np
+
+from slurmwrap.sim.arrays import Bools, Floats, Ints
+from slurmwrap.sim.sim_job import SimJob
+
+
+@dataclass(slots=True, kw_only=True)
+class Active:
+    """The jobs that are in the system and have not ended, one entry each, in the order of submission."""
+
+    number: Ints  # SimJob.number
+    submit_s: Floats
+    gpus: Ints
+    left_s: Floats  # what is left of work_s, at the proportional share
+    speed: Floats  # relative to the share, at which it ran last, or would at best if it never ran
+    held_s: Floats  # how long it has held its GPUs
+    running: Bools
+
+
+class Policy(Protocol):
+    """Pure but for what it keeps of the queue levels of the jobs it has seen."""
+
+    @property
+    def name(self) -> str:
+        """As papers and the authors' code call it."""
+        ...
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether it orders by submission and, in a world without rounds, no one passes a job that does not fit."""
+        ...
+
+    def order(self, active: Active, now: float) -> Ints:
+        """Positions in `active`, highest priority first; equals in the order of submission."""
+        ...
+
+    def quiet_s(self, active: Active, now: float) -> float:
+        """For how long the order stays as it is while no job comes or ends, at least; inf: for good.
+
+        0: it changes all the time. In a world without rounds who then is next is asked every so often.
+        """
+        ...
+
+    def standing(self, gpus: Ints, work_s: Floats) -> Floats | None:
+        """What jobs that have never run are ordered by: the smallest first, equals in the order of submission.
+
+        None: that changes with time.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fifo:
+    """By submission. `in_turn` (Tiresias's fifo): in a world without rounds no one passes a job that does not fit."""
+
+    name: str = "fifo"
+    in_turn: bool = True
+
+    def order(self, active: Active, now: float) -> Ints:
+        return np.arange(len(active.number), dtype=np.int64)
+
+    def standing(self, gpus: Ints, work_s: Floats) -> Floats | None:
+        return np.zeros(len(gpus))
+
+    def quiet_s(self, active: Active, now: float) -> float:
+        return inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstFit:
+    """By submission; who runs goes on, who does not fit is passed (Tiresias's fjf): never preempts."""
+
+    name: str = "fjf"
+    in_turn: bool = False
+
+    def order(self, active: Active, now: float) -> Ints:
+        return np.argsort(~active.running, kind="stable")
+
+    def standing(self, gpus: Ints, work_s: Floats) -> Floats | None:
+        return np.zeros(len(gpus))
+
+    def quiet_s(self, active: Active, now: float) -> float:
+        return inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Srtf:
+    """Shortest remaining time first, at the speed at which a job ran last.
+
+    So reckons Synergy's simulator (Mohan et al., OSDI 2022; msr-fiddle/synergy, 1bb2bed6, remaining_duration): a job
+    that did not run in the last round is taken to run at its best. Where all run at their share it is Tiresias's
+    `shortest`.
+    """
+
+    name: str = "srtf"
+    in_turn: bool = False
+
+    def order(self, active: Active, now: float) -> Ints:
+        return np.argsort(active.left_s / active.speed, kind="stable")
+
+    def standing(self, gpus: Ints, work_s: Floats) -> Floats | None:
+        return work_s
+
+    def quiet_s(self, active: Active, now: float) -> float:
+        return inf  # who runs comes nearer to its end; who waits does not
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Srsf:
+    """Shortest remaining service first: the remaining time times the GPUs (Gu et al., NSDI 2019, section 3.2)."""
+
+    name: str = "srsf"
+    in_turn: bool = False
+
+    def order(self, active: Active, now: float) -> Ints:
+        return np.argsort(active.left_s / active.speed * active.gpus, kind="stable")
+
+    def standing(self, gpus: Ints, work_s: Floats) -> Floats | None:
+        return work_s * gpus
+
+    def quiet_s(self, active: Active, now: float) -> float:
+        return inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Smallest:
+    """Fewest GPUs first (Tiresias's `sjf`)."""
+
+    name: str = "sjf"
+    in_turn: bool = False
+
+    def order(self, active: Active, now: float) -> Ints:
+        return np.argsort(active.gpus, kind="stable")
+
+    def standing(self, gpus: Ints, work_s: Floats) -> Floats | None:
+        return gpus.astype(np.float64)
+
+    def quiet_s(self, active: Active, now: float) -> float:
+        return inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishTimeFairness:
+    """By rho, largest first: the time a job will have taken over the time it takes alone (Mahajan et al., NSDI 2020).
+
+        rho = (waited and run so far + what is left at the speed at which it ran last) / work at the proportional share
+
+    Themis divides by the time at 1/N of the cluster and auctions GPUs; like Synergy's simulator (1bb2bed6,
+    finish_time_fair_metric) this takes the whole request alone instead. That simulator then serves the *smallest* rho
+    first, which is not fair: `worst_first=False`.
+    """
+
+    work_s: Floats  # by SimJob.number, at the proportional share
+    name: str = "ftf"
+    worst_first: bool = True
+    in_turn: bool = False
+
+    def order(self, active: Active, now: float) -> Ints:
+        rho = (now - active.submit_s + active.left_s / active.speed) / np.maximum(self.work_s[active.number], 1e-9)
+        return np.argsort(-rho if self.worst_first else rho, kind="stable")
+
+    def standing(self, gpus: Ints, work_s: Floats) -> Floats | None:
+        return None  # rho of a short one grows faster
+
+    def quiet_s(self, active: Active, now: float) -> float:
+        return 0.0  # rho of who waits grows all the time
+
+
+THRESHOLDS = (3250.0, 7200.0)  # GPU-seconds: upper limits of the first queue and of the second, as in the authors' code
+_SOON = 1e-6  # GPU-seconds: so near to a threshold is over it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Las:
+    """By the GPU-seconds that a job has held, the least first (Synergy's LAS). It changes all the time."""
+
+    name: str = "las"
+    in_turn: bool = False
+
+    def order(self, active: Active, now: float) -> Ints:
+        return np.argsort(active.held_s * active.gpus, kind="stable")
+
+    def standing(self, gpus: Ints, work_s: Floats) -> Floats | None:
+        return np.zeros(len(gpus))
+
+    def quiet_s(self, active: Active, now: float) -> float:
+        return 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Queues:
+    """2D-LAS: as many queues as `thresholds` and one more; a job begins in the first.
+
+    Service is held seconds times GPUs since the last promotion. Who has reached the threshold of its queue goes to the
+    end of the next. In a queue: who runs before who waits, each part in the order in which they came into the queue; so
+    two equal jobs do not change places for ever. `promote` K: who ran before and has since waited K times as long as
+    it ran goes to the end of the first queue, and both times start again (STARVELIMIT in the paper, solve_starvation
+    in the code); None: never.
+
+    `late_jumps`: the authors' code foresees a demotion after (threshold - held seconds) / GPUs, in whole seconds, where
+    it means threshold / GPUs - held seconds; so one of several GPUs is noticed late, at the next event. Their figures
+    need it: 6,727 s mean JCT on 480 Philly jobs on 60 GPUs, 6,633 s without.
+    """
+
+    jobs: int  # how many there are: SimJob.number is below
+    thresholds: tuple[float, ...] = THRESHOLDS
+    promote: float | None = None
+    late_jumps: bool = True
+    name: str = "2d-las"
+    in_turn: bool = False
+    _level: Ints = field(init=False)
+    _seat: Floats = field(init=False)  # place in its queue: only the order counts; inf: not seen yet
+    _held_before: Floats = field(init=False)  # held_s at the last promotion
+    _waited: Floats = field(init=False)  # since it ran first, or since the last promotion
+    _seen: Floats = field(init=False)  # when `_waited` was reckoned
+    _last: float = field(init=False, default=0.0)  # the next free seat
+
+    def __post_init__(self) -> None:
+        self._level = np.zeros(self.jobs, dtype=np.int64)
+        self._seat = np.full(self.jobs, inf)
+        self._held_before, self._waited, self._seen = (np.zeros(self.jobs) for _ in range(3))
+
+    def order(self, active: Active, now: float) -> Ints:
+        self._reseat(active)
+        self._demote(active)
+        if self.promote is not None:
+            self._wait(active, now)
+            self._promote(active)
+        return self._ranked(active)
+
+    def standing(self, gpus: Ints, work_s: Floats) -> Floats | None:
+        return np.zeros(len(gpus))
+
+    def quiet_s(self, active: Active, now: float) -> float:
+        """Until the next demotion of who runs, or promotion of who waits."""
+        quiet = self._until_demotion(active)
+        return quiet if self.promote is None else min(quiet, float(self._until_promotion(active).min(initial=inf)))
+
+    def level(self, number: int) -> int:
+        """The queue that this job is in, from 0."""
+        return int(self._level[number])
+
+    def service(self, active: Active) -> Floats:
+        """GPU-seconds since the last promotion."""
+        return (active.held_s - self._held_before[active.number]) * active.gpus
+
+    def _ranked(self, active: Active) -> Ints:
+        return np.lexsort((self._seat[active.number], self._level[active.number]))
+
+    def _reseat(self, active: Active) -> None:
+        """Who runs moves before who waits; who is new takes the last seats. Seats are counted anew from 0."""
+        number = active.number
+        seats = np.lexsort((self._seat[number], ~active.running))
+        self._seat[number[seats]] = np.arange(len(seats))
+        self._last = float(len(seats))
+
+    def _append(self, numbers: Ints) -> None:
+        """To the end of their queues."""
+        self._seat[numbers] = self._last + np.arange(len(numbers))
+        self._last += len(numbers)
+
+    def _limit(self, active: Active) -> Floats:
+        """The threshold of the queue that each job is in; inf in the last."""
+        return np.array([*self.thresholds, inf])[self._level[active.number]]
+
+    def _demote(self, active: Active) -> None:
+        service = self.service(active)
+        while (over := service >= self._limit(active) - _SOON).any():
+            down = active.number[over]
+            self._level[down] += 1
+            self._append(down)
+
+    def _until_demotion(self, active: Active) -> float:
+        gpus, limit, service = active.gpus, self._limit(active), self.service(active)
+        left = (limit - service) / gpus
+        if self.late_jumps:
+            late = np.floor((limit - service / gpus) / gpus)
+            left = np.where(late >= 1, late, left)  # of a fraction of a second, nothing would be left, again and again
+        return max(_SOON, float(left[active.running].min(initial=inf)))
+
+    def _waits(self, active: Active) -> Bools:
+        return ~active.running & (active.held_s > self._held_before[active.number])
+
+    def _wait(self, active: Active, now: float) -> None:
+        waits = active.number[self._waits(active)]
+        self._waited[waits] += now - self._seen[waits]
+        self._seen[active.number] = now
+
+    def _promote(self, active: Active) -> None:
+        up = self._until_promotion(active) <= _SOON
+        numbers = active.number[up]
+        self._level[numbers] = 0
+        self._held_before[numbers] = active.held_s[up]
+        self._waited[numbers] = 0.0
+        self._append(numbers)
+
+    def _until_promotion(self, active: Active) -> Floats:
+        """Seconds for each; inf for who runs, never ran, or is in the first queue anyway."""
+        number = active.number
+        left = (active.held_s - self._held_before[number]) * (self.promote or inf) - self._waited[number]
+        return np.where(self._waits(active) & (self._level[number] > 0), left, inf)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Index:
+    """The Gittins index, for GPU-seconds `a` that a job has had, by the services S of earlier jobs:
+
+        G(a) = P(S - a <= D | S > a) / E[min(S - a, D) | S > a]
+
+    `quantum` is D. 0 for who has had more than anybody before. (The authors' code sums S instead of S - a in E.)
+    """
+
+    ordered: Floats  # S, ascending
+    quantum: float
+    _sums: Floats  # of the first k
+
+    def at(self, attained: Floats) -> Floats:
+        """One index per job."""
+        count = len(self.ordered)
+        above = np.searchsorted(self.ordered, attained, side="right")
+        within = np.searchsorted(self.ordered, attained + self.quantum, side="right")
+        ends = within - above
+        later = np.where(within < count, (count - within) * min(self.quantum, 1e300), 0.0)
+        service = self._sums[within] - self._sums[above] - ends * attained + later
+        return np.where(above < count, ends / np.where(service > 0, service, 1.0), 0.0)
+
+
+def index_of(history: Floats, quantum: float) -> Index:
+    """`history`: GPU-seconds of earlier jobs, in any order."""
+    ordered = np.sort(history)
+    return Index(ordered=ordered, quantum=quantum, _sums=np.concatenate(([0.0], np.cumsum(ordered))))
+
+
+@dataclass(slots=True, kw_only=True)
+class Gittins(Queues):
+    """The queues of 2D-LAS; in each by Gittins index, the largest first, equals by submission.
+
+    The index is read anew whenever leases end, and not in between, as in the authors' code. Their D is 3250 GPU-seconds
+    in all queues; the paper's is the upper limit of the queue.
+    """
+
+    index: Index
+    name: str = "2d-gittins"
+
+    def _ranked(self, active: Active) -> Ints:
+        index = self.index.at(self.service(active))
+        return np.lexsort((active.number, -index, self._level[active.number]))
+
+
+POLICIES = ("fifo", "srtf", "srsf", "las", "gittins", "ftf")
+SAME = {"2d-las": "las", "2d-gittins": "gittins"}  # Tiresias's own names
+
+
+def policy_of(
+    name: str,
+    jobs: Sequence[SimJob],
+    *,
+    thresholds: Sequence[float] | None = None,
+    promote: float | None = None,
+    late_jumps: bool = True,
+) -> Policy:
+    """A fresh policy for one run of `jobs`: some keep what they saw. ValueError for a name that no one knows.
+
+    `thresholds`: GPU-seconds, of `las` and `gittins`; None: Tiresias's, (): none, which makes plain LAS of `las`.
+    `promote`, `late_jumps`: see Queues. `gittins` takes the GPU-seconds of `jobs` for its history, as if the past were
+    just like them (the authors' are 1,000 other jobs). "fjf" and "sjf", Tiresias's other two, are there so that its
+    whole table can be checked.
+    """
+    limits = THRESHOLDS if thresholds is None else tuple(thresholds)
+    known = SAME.get(name, name)
+    if known == "las" and not limits:
+        return Las()
+    if known == "las":
+        return Queues(jobs=len(jobs), thresholds=limits, promote=promote, late_jumps=late_jumps)
+    if known == "gittins":
+        services = np.array([job.work_s * job.gpus for job in jobs], dtype=np.float64)
+        index = index_of(services, limits[0] if limits else inf)
+        return Gittins(jobs=len(jobs), thresholds=limits, promote=promote, late_jumps=late_jumps, index=index)
+    if known == "ftf":
+        return FinishTimeFairness(work_s=np.array([job.work_s for job in jobs], dtype=np.float64))
+    plain: dict[str, Policy] = {"fifo": Fifo(), "srtf": Srtf(), "srsf": Srsf(), "fjf": FirstFit(), "sjf": Smallest()}
+    if known not in plain:
+        raise ValueError(f"there is no policy '{name}': {', '.join(POLICIES)}")
+    return plain[known]
