@@ -53,7 +53,7 @@ def _statistics(
 
 
 def text() -> str:
-    """As it is in skewed_interval.py."""
+    """As it is in confidence_interval.py."""
     lines = []
     for cases, cells in rows():
         pairs = ", ".join(f"({down:.2f}, {up:.2f})" for down, up in cells)

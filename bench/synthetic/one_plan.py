@@ -20,7 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from slurmwrap.config import Config
 from slurmwrap.model.node import NodeHealth, NodeLoad, Snapshot
 from slurmwrap.model.resource_profile import ResourceProfile
-from slurmwrap.placement.plan_placement import PlanningFacts, plan
+from slurmwrap.placement.plan_placement import plan
+from slurmwrap.placement.slurm_options import PlanningFacts
 from slurmwrap.slurm.scontrol_parser import parse_nodes, parse_partitions, parse_reservations
 from slurmwrap.slurm.snapshot import parse_topology
 from synthetic.requests import REQUESTS, request

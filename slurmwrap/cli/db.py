@@ -266,6 +266,7 @@ def _format_bytes(count: int) -> str:
     return f"{size:.2f} GiB"
 
 
+# Datasette on the database, with what every table and column means. Starts a program of its own, which replaces us.
 _HIDDEN = ("seen", "names", "job_names", "migrations")  # what says something to programs only
 _SETTINGS = {
     "sql_time_limit_ms": "10000",  # a year of runs is read in a few seconds

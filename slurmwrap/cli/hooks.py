@@ -1,4 +1,4 @@
-"""The options that several commands of `slurmwrap hooks` share."""
+"""`slurmwrap hooks`: plan, install, check and uninstall the hooks, on the controller and on the nodes."""
 
 from __future__ import annotations
 
@@ -73,6 +73,7 @@ NoReconfigure = Annotated[bool, typer.Option("--no-reconfigure", help="Do not ru
 Patience = Annotated[float, typer.Option("--patience", min=1.0, help="Seconds to wait for a job on a node.")]
 
 
+# `slurmwrap hooks`: flags in, one function of install/workflow.py called, output.
 app = typer.Typer(help="The Prolog, Epilog and EpilogSlurmctld that observe jobs.", no_args_is_help=True)
 
 

@@ -32,6 +32,7 @@ from slurmwrap.store.database import Database
 from slurmwrap.store.published import read_published
 from slurmwrap.store.user_state_files import UserState
 
+# The files that are blocked, as they are now: read with no more rights than the user has who is bound.
 SITE = -1  # the uid of a block that binds everybody
 _LOOKED = 100  # files of a list that are read, to see whether they changed
 

@@ -228,6 +228,7 @@ def _count_entries(entries: Iterable[os.DirEntry[str]]) -> tuple[int, float | No
     return len(times), min(times, default=None)
 
 
+# `slurmwrap metrics`: figures for monitoring, as text for Prometheus; and the Grafana dashboard that shows them.
 MISSING = "prometheus_client is not installed here, and the metrics need it"
 HINT = "install it beside slurmwrap: pip install 'slurmwrap[metrics]', or Debian's python3-prometheus-client"
 

@@ -33,6 +33,7 @@ from slurmwrap.store.database import Database
 from slurmwrap.store.published import FAULTS, PERMIT, read_published, read_trusted
 
 
+# What `slurmwrap nodes gate` shows: the files that the reconciler writes for the nodes' Prolog gate. Read-only.
 def describe_gate(
     place: str, trusted: Collection[int], zone: tzinfo | None, now: float
 ) -> tuple[list[dict[str, Any]], str]:
@@ -79,6 +80,7 @@ def _read_published(place: str, name: str, trusted: Collection[int]) -> dict[str
     return plain if isinstance(plain, dict) else {}
 
 
+# The sum of one node as `slurmwrap nodes show` prints it: its faults, those alike on one line. Text only.
 _GRADES = {"share": "perhaps"}  # other grades are shown by their names
 _JOBS = 60  # characters of the jobs that one line names
 

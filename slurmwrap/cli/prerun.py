@@ -44,6 +44,7 @@ from slurmwrap.store.prerun_registry import JOB, PrerunRegistry, read_number
 from slurmwrap.store.user_state_files import UserState
 
 
+# Pre-runs as the files of their directories tell of them, and Slurm where it has to be asked. Edges by argument.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrerunRow:
     """One pre-run. `state`: "pass", "fail", "inconclusive"; Slurm's own in lower case while it lives; "attached" while
@@ -121,6 +122,7 @@ def _with_state(row: PrerunRow, word: Callable[[int | None, str], str]) -> Preru
     return replace(row, state="attached" if submitted and word(row.real_job, cluster) == "PENDING" else "lost")
 
 
+# Turns pre-runs into the table of `prerun list`, the page of `prerun show`, and what programs get of both.
 _TAIL_LINES = 12
 
 

@@ -32,6 +32,9 @@ from slurmwrap.store import retention
 from slurmwrap.store.database import Database
 from slurmwrap.store.user_state_files import DATABASE
 
+# What the reconciler does between its passes: forgets what is over, and writes the figures for monitoring.
+#
+# Nothing here may end the reconciler: what goes wrong is said, once until it works again.
 PRUNE_EVERY_S = 3600.0
 PRUNE_FOR_S = 5.0  # of one go: what is left waits for the next
 _REWRITE_EVERY_S = 7 * 86_400.0

@@ -1,7 +1,7 @@
-"""What `slurmwrap report` reads: a place and a time in, one NightReport out. report.py shows it.
+"""`slurmwrap report`: the night report for the terminal, as files and by mail.
 
-The site's database is asked where it lies; what a user may know (his own database, his spool, what the site sealed for
-them) is put into one in memory and asked by the same queries.
+The site's database is read where it lies. What a user may know (their own database, their spool, what the site sealed
+for them) is put into a database in memory and read by the same queries.
 """
 
 from __future__ import annotations
@@ -107,6 +107,7 @@ def _read_switches(config: Config) -> Mapping[str, str]:
     return {node: domain.name for domain in topology.domains if domain.level == 0 for node in domain.nodes}
 
 
+# Where a report goes: a terminal, files, mail. Formats are chosen here, made in slurmwrap/report/.
 FORMATS = ("text", "html", "md", "json", "csv")
 _OF_ENDING = {
     ".txt": "text",
@@ -248,6 +249,16 @@ def make_write_error(what: str, error: OSError) -> StoreError:
     )
 
 
+# What the systemd timer calls: the night's pages in their directory, mail, and the mark that says that all went well.
+#
+#     reports/2026-11-22.html .json .txt     one night; pruned after [report].keep_d days
+#     reports/latest.html                    a copy of the newest
+#     reports/index.html                     all of them with their verdicts
+#     reports/covered                        Unix seconds: from when to when the newest night goes
+#     reports/last                           Unix seconds: when the last report was made whole, mail included
+#
+# The mark is written last. A watchdog or `slurmwrap doctor` needs nothing but its age. The next night begins where the
+# last one ended, so that a timer that is late loses no hour and counts none twice.
 MARK, COVERED = "last", "covered"
 NIGHT_S, LONGEST_S = 86_400.0, 2 * 86_400.0
 FILES = 0o640  # names, paths and log lines of users
@@ -403,6 +414,7 @@ class _Head(HTMLParser):
             self.found[str(named["name"])] = str(named.get("content") or "")
 
 
+# `slurmwrap report`: the night report. Flags in, one NightReport read, one page out.
 def report(
     file: Annotated[str, typer.Argument(metavar="[FILE]", help="The same as --output FILE.")] = "",
     since: Annotated[

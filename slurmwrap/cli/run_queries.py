@@ -18,8 +18,8 @@ from slurmwrap.report.job_report.timeline import failed, has_never_run, list_sto
 from slurmwrap.report.job_rows import JobRow, make_job_row, make_waiting_row
 from slurmwrap.store import queries
 from slurmwrap.store.database import Database
+from slurmwrap.store.job_summary import Key, summarize_jobs
 from slurmwrap.store.queries import Sums
-from slurmwrap.store.run_summary import Key, summarize_jobs
 
 _Names = Mapping[tuple[str, int], tuple[str, str]]  # (cluster, job id) -> its name and user, as gsub told
 

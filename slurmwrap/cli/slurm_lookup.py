@@ -66,6 +66,7 @@ def _judged(job: JobRecord, cluster: str, config: Config) -> JobRun:
     return replace(record, diagnosis=judge(join(record.attempt, job, (), logs=logs)))
 
 
+# Which job an id means where clusters share a home: that of the cluster whose Slurm answers here. Edges.
 _SLURM_S = 3.0  # without an answer the newest job of this id is meant
 
 

@@ -15,6 +15,9 @@ from slurmwrap.config import NOUNS, make_variable_name
 from slurmwrap.config.config_sections import BOUNDS, CHOICES, Config
 from slurmwrap.fast_dataclasses import dataclass
 
+# The sentences of the configuration: section → key → (who reads it, unit, what it is for). A table, and nothing else.
+#
+# Who reads it: "gsub", "reconcile" or "site" (keys.Reader).
 _G, _R, _S = "gsub", "reconcile", "site"
 
 SECTIONS: Mapping[str, str] = {
@@ -385,6 +388,7 @@ def _format_number(value: float) -> str:
     return str(int(value)) if isinstance(value, int) or value >= 1e6 else repr(value)
 
 
+# The template of a configuration file, and the reference in Markdown: both out of config_keys.py.
 _WIDE = 80
 _HEAD = """\
 slurmwrap's configuration. The site's is /etc/slurmwrap/config.toml, a user's own

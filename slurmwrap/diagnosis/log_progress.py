@@ -47,6 +47,10 @@ _FINISHED = re.compile(
 _END_HINTS = ("inish", "omplete", "train_runtime", "xit", "Saved final", "done", "ended", "Trainer.fit")
 _RESTART_HINTS = ("estart", "esum", "attempt", "etrying")
 _NAN_WORDS = ("nan", "NaN", "NAN", "inf", "Inf", "INF")
+# Finds how much longer a program would have run, by what its output shows at its end.
+#
+# A progress bar says it itself ("308/5000 [01:03<16:18"), and so do lines with an ETA. Where only the step or the epoch
+# and their number are shown, the rest is assumed to take as long as the part that is done.
 _CAP = 400
 _ENOUGH = 64  # distinct progress lines
 SURVIVED_BY = 2  # distinct progress lines after an error: one may be another rank's, or tqdm's last redraw
@@ -236,6 +240,10 @@ def _parse_seconds(clock: Sequence[str | None]) -> float:
     return float((days + slurm_days) * 86400 + hours * 3600 + minutes * 60 + seconds)
 
 
+# How far training came, from what it printed: for the retry ledger (progress resets it) and for `resize`.
+#
+# All of it is the user's claim. Only the start and the end of each log are read: the furthest step stands near the end,
+# where a run resumed near the start.
 _FIRST, _LAST = 80, 160  # rows read at either end of a log
 _STEPS_CAP = 300
 _MOST = 10**12

@@ -16,6 +16,10 @@ from slurmwrap.diagnosis.log_progress import SURVIVED_BY, LogProgress, find_firs
 from slurmwrap.diagnosis.log_rows import LogRows, rank_of
 from slurmwrap.fast_dataclasses import dataclass
 
+# Reads the time that a row of a log carries, to order what ranks wrote into different files.
+#
+# Loggers leave out the year (glog, syslog, PyTorch's C++ log) or the zone, so a time is only compared with one of the
+# same kind; over New Year the order is wrong.
 LOOK_BACK = 60  # rows before one without a time that are searched for the last time printed
 _HEAD = 90  # a time is at the start of a row, after a rank's prefix
 _TIME = r"(?P<h{0}>\d\d):(?P<m{0}>\d\d):(?P<s{0}>\d\d)(?:[.,](?P<f{0}>\d{{1,9}}))?"

@@ -251,6 +251,11 @@ def _retry_while_unreachable(ask: Callable[[], T], desk: SubmitContext) -> T:
     return ask()
 
 
+# A pre-run that waited for its job's dependency speaks first all the same.
+#
+# Both are eligible from the moment at which the dependency is met. Where the job's grace was over by then, its pre-
+# run's first act is to give it a new one, counted from that moment: so the job is never delayed by more than its
+# grace.
 _WORTH = 0.1  # of a grace: less is not worth another update
 
 

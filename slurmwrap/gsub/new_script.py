@@ -39,6 +39,10 @@ from slurmwrap.sbatch.options import OWN_BY_NAME, SbatchOption
 from slurmwrap.sbatch.parse import parse_request
 from slurmwrap.sbatch.request import JobRequest
 
+# Launch templates: where they lie, what each is for, and a batch script made from one. Jinja2 is loaded here alone.
+#
+# The user's own come first, then the site's, then the shipped ones: the script runs as the user, so his own file can
+# harm no one but themselves. A file that someone else may write is never read.
 SUFFIX = ".j2"
 _MARK = re.compile(r"\{#-?\s*(about|tasks):\s*(.*?)\s*-?#\}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurmwrap.placement.plan_placement import PlanningFacts
+from slurmwrap.placement.slurm_options import PlanningFacts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

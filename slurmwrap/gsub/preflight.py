@@ -140,6 +140,11 @@ def _format_block_evidence(block: BlockedInput, desk: SubmitContext) -> str:
     return who if generic else f"{block.reason} ({who})"
 
 
+# Whether what an earlier failure blamed is still as it was: only then does the same script fail the same way again.
+#
+# Everything that may have fixed the failure counts as a change, and doubt counts as a change: a job that is refused
+# wrongly costs its user more than one that fails a third time. Pure; the caller hands in what looks at files.
+
 # A node, a driver or a neighbor may be the cause: another run may end well.
 _MAY_BE_THE_NODE = frozenset(("core_dump", "invalid_memory_access", "cuda_failure"))
 _OF_THE_ENVIRONMENT = frozenset(("import_error", "cannot_load_libs", "cuda_version_mismatch"))
@@ -252,6 +257,9 @@ def _list_neighbouring_files(around: Surroundings) -> Iterator[str]:
         yield from (f"{folder}/{name}" for name in names[:_FILES] if not name.endswith(_WRITTEN_BY_JOBS))
 
 
+# Which open incidents may hit a job that is about to be submitted. It is warned about, never held back.
+#
+# Paths are compared as they are written: a file system that hangs would hang anyone who resolved a link on it.
 STALE_S = 1800.0  # the reconciler publishes every five minutes: older word is of one that no longer runs
 
 

@@ -281,6 +281,7 @@ def _find_reason_to_skip(request: JobRequest, desk: SubmitContext, mark: str, gr
     )
 
 
+# Whether a run of the very same script, code and arguments completed: the best pass there is.
 _ASKED = 2  # newest submissions about which Slurm is asked, one call each
 _CLOCKS_S = 60.0  # the controller's clock and ours
 
@@ -311,6 +312,12 @@ def _is_completed_run(record: JobRecord, submitted_at: float, uid: int) -> bool:
     return same and well and record.array_job_id is None
 
 
+# The draw of prerun.holdout: a share of the jobs goes without its pre-run, so that its worth can be measured.
+#
+# What is drawn is not a job but what may share a pre-run: a user's script, code, environment and options, within one
+# week. Submitting the same again does not draw again, and a sweep is held out as a whole or not at all. Who asks for a
+# pre-run by --prerun has it, and takes part in no draw; so has who waits for it before they submit: a job that was then
+# never submitted could not be counted.
 WEEK_S = 7 * 86400
 _MONDAY_S = 4 * 86400  # the first one of Unix time: 5 January 1970
 _DIGITS = 16  # of the digest, 64 bits

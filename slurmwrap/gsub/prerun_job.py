@@ -45,6 +45,7 @@ from slurmwrap.store import prerun_registry
 from slurmwrap.store.deserialize import record_from_json
 from slurmwrap.store.prerun_registry import WaitingJob
 
+# Which job of a sweep is tried next, and for how long one goes on.
 T = TypeVar("T")
 
 

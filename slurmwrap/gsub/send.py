@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from slurmwrap.model.submission import Submission
 
 
+# --count-steps: gives the real job the step counter through its environment. The script stays as it is.
+#
+# The counter and its files lie below the user's state directory, which nodes and containers see where they see the home
+# directory. Whatever hinders it costs the count, never the job.
 _NAMES = ("SLURMWRAP_STEP_DIR", "SLURMWRAP_STEP_NAMED")
 _REASON = "--count-steps: the step counter is found by these variables"
 

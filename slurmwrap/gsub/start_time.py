@@ -37,6 +37,7 @@ def has_user_changed_start_time(record: JobRecord, given: Sequence[float], now: 
     return bool(given) and at is not None and at > now and not is_as_given(at, given, 0.0)
 
 
+# The update that ends a job's waiting.
 def start_action(address: str, release_at: str, because: str) -> SlurmAction:
     """The update that makes a waiting job eligible."""
     return SlurmAction(verb=Verb.UPDATE_JOB, target=address, key="StartTime", value=release_at, because=because)

@@ -367,6 +367,7 @@ def _get_user_name(uid: int) -> str:
         return str(uid)
 
 
+# What `gsub --json` prints of a submission, in the place of sbatch's line. Standard library only.
 SCHEMA = 1  # as in list_options.py: grows when a field changes its meaning or goes away
 
 

@@ -18,6 +18,7 @@ from slurmwrap.model.run import JobRun
 from slurmwrap.node_hooks import deadline_child, log_tails, step_counts, user_files
 from slurmwrap.node_hooks.user_files import may_become
 
+# What the step counter left of a real run (gsub --count-steps), read as the job's user.
 DEADLINE_S = 3.0
 
 

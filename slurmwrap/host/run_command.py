@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     import subprocess
 
 
+# A child process and our ends of its three pipes, by posix_spawn. Only host/run_command.py makes them.
+#
+# As `subprocess.Popen` does it: nothing of ours is left open in the child, what Python ignores is given back to it, and
+# the program is looked for in the PATH of its own environment. `subprocess` itself, whose import costs every gsub 4 ms,
+# is there for what posix_spawn cannot do: another user, another directory, a system that is too old for it.
 _NO_GROUP = 65534  # Linux's overflow gid, "nogroup"
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0002, 0.05  # between two looks at whether it ended
@@ -439,6 +444,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 
+# One piece of work next to us, for what mostly waits for another process.
 def start_in_background(work: Callable[[], T]) -> Callable[[], T]:
     """Starts `work` at once; no one waits for it at the program's end. What comes back waits, and gives its value."""
     found: list[T] = []

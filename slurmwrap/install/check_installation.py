@@ -185,6 +185,7 @@ def _list_outdated_units(manifest: Manifest, system: System) -> list[str]:
     return [name for name, text in now if name in there and there[name] != text.encode()]
 
 
+# Which nodes read a slurm.conf that names the hooks: one with a copy of its own may not.
 LOOK_S = 60.0
 TO_NODES = "Bring slurm.conf there, run `scontrol reconfigure`, then: slurmwrap hooks check --nodes all"
 

@@ -61,6 +61,7 @@ def _format_lines(one: HookTestResult, restart: str) -> list[str]:
     return [f"{where}: nothing of {hook}. Look at {look}" for hook, look in one.missing]
 
 
+# A plan, a check and a taking as people and programs read them.
 _SIGNS = {NEW: "+", UPGRADE: "~", SAME: "=", CONFLICT: "!"}
 _STYLES = {NEW: "green", UPGRADE: "yellow", SAME: "dim", CONFLICT: "red"}
 

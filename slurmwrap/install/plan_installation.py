@@ -31,6 +31,7 @@ from slurmwrap.install.slurm_conf import (
 from slurmwrap.resources import shipped
 
 
+# Whether a site has SPANK plugins: they may have a prolog and an epilog, to which Slurm applies the hooks' timeout.
 def plugins_there(tree: FileTree, file: Path) -> bool:
     """By plugstack.conf (spank(7)): a plugin named there, or a file that is included. Debian's own includes an empty
     directory."""

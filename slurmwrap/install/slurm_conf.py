@@ -184,6 +184,7 @@ def _line_at(text: str, line: str, file: str) -> int:
     return found[0]
 
 
+# Which hosts run slurmctld, and what those need on which nothing is written: a backup takes over at any time.
 def list_controller_hosts(settings: Collection[SlurmConfSetting]) -> tuple[str, ...]:
     """By name, the primary first: `SlurmctldHost=ctl0(10.0.0.1)` on lines of its own, or the keys of before 18.08."""
     found = [one.value for one in named(settings, "SlurmctldHost")]

@@ -145,6 +145,7 @@ def _remains(manifest: Manifest, left: Collection[Path], behind: Collection[str]
     return replace(manifest, state=REMOVED, directories=directories, files=files, edits=(), units=(), nodes=nodes)
 
 
+# What `hooks uninstall` asks of Slurm and of the nodes before a file goes.
 def refuse_in_force(where: InstallContext) -> None:
     """SlurmwrapError while slurmctld still names hooks of slurmwrap's: a node whose hook's file is gone is drained."""
     if where.manifest is None or not where.system.alive:

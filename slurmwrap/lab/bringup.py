@@ -20,6 +20,7 @@ from slurmwrap.lab.lab_spec import LabSpec, checked
 from slurmwrap.lab.lab_state import LabState, locked, read_state, sweep, with_daemon, write_state
 from slurmwrap.lab.render_slurm_conf import Means
 
+# Finds in the daemons' logs the one line that reports why a lab did not come up.
 _COMPLAINT = re.compile(r"\bfatal\b|\berror:|\bError:|Traceback|refused|denied", re.IGNORECASE)
 
 

@@ -114,6 +114,7 @@ def _from_json(data: dict[str, Any]) -> LabState:
     )
 
 
+# Takes a lab down: no process, mount, cgroup or file of it is left, whatever state it was in.
 def down(layout: LabDirectories) -> int:
     """Ends every process of the lab (running jobs too) and removes its directory; returns how many processes ended.
     LabError when there is no lab here, or it is another account's."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from slurmwrap.fast_dataclasses import dataclass, field
 
 
+# Measurement: what one run of a job, or its pre-run, really used.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurvePoint:
     """Speed of one running trial on so many CPUs (whole cores where the machine has hardware threads)."""

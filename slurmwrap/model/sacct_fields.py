@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from math import ceil
 
+# Trackable resources as sacct prints them: "billing=8,cpu=8,gres/gpu:a100=2,gres/gpu=2,mem=64G,node=1".
 _AMOUNT = re.compile(r"(\d{1,18}(?:\.\d{1,6})?)([KMGTPE]?)B?([nc]?)", re.ASCII | re.IGNORECASE)
 _MIB = {"K": 2**-10, "": 1.0, "M": 1.0, "G": 2.0**10, "T": 2.0**20, "P": 2.0**30, "E": 2.0**40}
 _COUNT = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50, "E": 2**60}
@@ -66,6 +67,7 @@ def _count(text: str) -> int:
     return ceil(float(found[1]) * _COUNT[found[2].upper()])
 
 
+# Times and durations as sacct prints them.
 UNSET = frozenset(("", "unknown", "none", "n/a", "invalid"))
 _NO_LIMIT = frozenset((*UNSET, "unlimited", "partition_limit", "infinite", "not_set"))
 _CLOCK = re.compile(r"(?:(\d{1,6})-)?(?:(\d{1,6}):)?(\d{1,6}):(\d{1,6})(?:\.\d+)?", re.ASCII)

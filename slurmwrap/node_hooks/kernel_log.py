@@ -196,6 +196,10 @@ def _journal_line(line):
     return (parts.group(2), float(parts.group(1))) if parts else None
 
 
+# Turns kernel lines into those that bear on one job: its own GPUs, its own OOM kills, and faults of the whole node.
+#
+# Pure. A process name is a user's text and may begin a line ("comm[pid]: segfault"): such lines are dropped first, and
+# all patterns are anchored, so that no one can name their program "NVRM: Xid".
 LINES = 200
 CHARACTERS = 1000
 HINTS = ("NVRM", "nvidia", "oom", "memory", "rror", "nfs", "Lustre", "LNet", "timeout", "timed out", "EDAC", "AER")

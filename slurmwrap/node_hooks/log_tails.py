@@ -12,6 +12,10 @@ import re
 from . import deadline_child, hook_environment, step_counts, user_files
 
 
+# Turns a file name pattern of sbatch's --output into path components that can be looked up.
+#
+# Slurm gives hooks the pattern unresolved (22.05.8), and a node's Epilog knows neither job name nor array. What is known
+# is filled in; for the rest a component becomes a regular expression. sbatch(1), "filename pattern".
 NO_TASK = 4294967294  # what Slurm writes for %a outside an array
 NUMBERS = b"jAaJbntUr"
 DIGITS, ANY = b"\0d", b"\0a"  # no path holds a NUL
@@ -72,6 +76,11 @@ def _component(part):
     return re.compile(source + rb"\Z", re.DOTALL)
 
 
+# Turns what lies next to the job's output into the few rank files worth reading: `srun --output=log.%t` and the like.
+#
+# Runs as the job's user. Slurm tells no hook what a step's --output was, so a file counts when its name holds the job id
+# as a number of its own, or when it is one of a numbered family that begins at 0 and is named like output, and when the
+# user wrote it since the job began. What is read is the user's claim about their own job.
 RANK_TAIL = 16 * 1024
 KEPT = 8  # files sent
 LOOKED = 64  # files opened: the ones that went quiet first, and the newest

@@ -1,7 +1,7 @@
 """Divides CPUs and memory among the jobs of a queue: one pure function for gsub, the reconciler and the simulator.
 
 Policies: `proportional` (as asked), `tune` (Synergy-Tune, for rounds in which everything is released) and `graded`
-(ours: for a Slurm that takes nothing back, and with claim.ROUNDS, which only the simulator asks for, for rounds). What
+(slurmwrap's own, for a Slurm that takes nothing back; sim/mechanism/lease_rounds.py is its form for rounds). What
 holds for all of them: the sum of what starts on a server is at most what is free there; for the latter two: no job is
 slower than at its share, by its profile, and none gets more than its limits or a server's size.
 """
@@ -23,6 +23,7 @@ from slurmwrap.placement.free_capacity import FreeCapacity, choose, list_eligibl
 from slurmwrap.placement.graded import allocate_graded
 
 
+# The policy `proportional`: every job as it asks, in order, where it fits first. What plain Slurm does.
 def allocate_proportional(queue: Sequence[JobDemand], servers: Sequence[Server]) -> tuple[Allocation, ...]:
     """One grant per claim, in order; fewest free GPUs first."""
     rooms = list_free_capacity(servers)
@@ -36,6 +37,15 @@ def allocate_proportional(queue: Sequence[JobDemand], servers: Sequence[Server])
     return tuple(grants)
 
 
+# The policy `tune`: Synergy-Tune (Mohan et al., OSDI 2022) for one round in which everything was released.
+#
+# Each job, in order: its best demand; where that fits nowhere, its proportional share; where even that fits nowhere,
+# jobs on a server with enough free GPUs give back what they have above their share, one after the other (those on
+# fewest servers first, then most CPUs, then most memory per GPU), until it does. So no job is slower than at its
+# share, and with empty servers and jobs whose GPUs fit, every job gets a place.
+#
+# Unlike in the authors' simulator (msr-fiddle/synergy, 1bb2bed6), whose test never skips one, a victim that has nothing
+# above its share is left alone, and no demand exceeds what a server has.
 _EVEN = Prices(cpu=1.0, mib=1e-9)  # CPUs first; memory only where CPUs are equal
 
 
@@ -141,17 +151,12 @@ def allocate(
 ) -> tuple[Allocation, ...]:
     """One grant per claim, in the order of `queue` (first: highest priority). ValueError for an unknown policy.
 
-    `tune` and, with ROUNDS, `graded` are for rounds: pass the chosen jobs and empty servers. Otherwise `graded` and
-    `proportional` take the waiting jobs and servers as they are now; what is granted to a job that does not fit yet
-    (no `servers`) is what it should ask for.
+    `tune` is for rounds: pass the chosen jobs and empty servers. `graded` and `proportional` take the waiting jobs and
+    the servers as they are now. What is granted to a job that does not fit yet (no `servers`) is what it should
+    ask for.
     """
-    chosen = settings or GradedSettings()
-    if policy == "graded" and chosen.leases_end:
-        from slurmwrap.placement.lease_rounds import allocate_lease_rounds  # gsub never needs it
-
-        return allocate_lease_rounds(queue, servers, chosen)
     if policy == "graded":
-        return allocate_graded(queue, servers, chosen)
+        return allocate_graded(queue, servers, settings or GradedSettings())
     if policy == "tune":
         return tune(queue, servers)
     if policy == "proportional":

@@ -62,20 +62,14 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradedSettings:
-    """Of `graded`. Chosen on generated queues (docs/placement.md), one setting for all.
+    """Settings of `graded`, chosen on generated queues (docs/placement.md): one setting for all.
 
-    `leases_end` makes another problem of it, which lease_rounds.py solves: all servers are divided anew each time, so
-    `drain`, `reserve` and `assumed_run_s` mean nothing. No Slurm takes GPUs back every few minutes: nothing in
-    production sets it. It is there so that the simulator can hold the same prices and profiles against Synergy's in
-    Synergy's own world. What gsub and the reconciler run is `graded` without it, which the mode *slurm* plays.
+    The simulator's mode *rounds* (sim/mechanism/lease_rounds.py) divides all servers anew each time and uses only
+    `memory_weight` and `lead`.
     """
 
     drain: float = 1.1  # a queue that no longer fills the GPUs asks for so much, in parts of what the servers have
     reserve: float = 0.5  # of its share is kept for each idle GPU that no one waits for: someone may come
     memory_weight: float = 0.25  # price of a share of memory, that of a share of CPUs being 1
     assumed_run_s: float = 13_000.0  # where no one knows: the mean of Philly's jobs (Jeon et al., ATC 2019)
-    leases_end: bool = False  # only in the simulator's mode rounds
-    lead: float = 1.0  # only then: speed at the queue's head counts e^lead times as much as one cluster behind it
-
-
-ROUNDS = GradedSettings(leases_end=True)  # for the simulator's mode of the same name
+    lead: float = 1.0  # only in rounds: speed at the queue's head counts e^lead times as much as one cluster behind it

@@ -16,7 +16,7 @@ decides both how fast it will be and what is left next to it, and this is the on
 5. Mixing. Jobs that take more CPUs than the share go where most CPUs are left per free GPU, light ones where fewest
    are; whole servers are broken last.
 
-Where leases end (Settings.leases_end) none of this is needed: lease_rounds.py.
+Where leases end, as in the simulator's rounds, none of this is needed: sim/mechanism/lease_rounds.py.
 """
 
 from __future__ import annotations

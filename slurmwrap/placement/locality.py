@@ -171,6 +171,19 @@ def _can_hold(field: CandidateNodes, domain_of: Mapping[str, str]) -> bool:
     return max(room.values(), default=0) >= field.need.units
 
 
+# How much a job insists on lying close together, and how long.
+#
+# Tiresias (Gu et al., NSDI 2019): skew is the largest tensor over the model's size; only models above a limit lose
+# enough by spreading to be worth waiting for. The paper's own limit comes from a classifier over past runs; its
+# published models fall apart between 0.14 and 0.61, so `placement.skew_limit` = 0.3 gives the paper's split.
+# Everything else here is an assumption of slurmwrap's, in one place:
+#
+#     wait = placement.switch_wait_s x keenness x size x room, at most a tenth of the job's time limit
+#
+#     keenness  0 up to the limit; from 0.5 at the limit to 1 at skew 1; 0.5 where the skew is not known
+#     size      (1 + log2 nodes) / 4, at most 1: 0.5 for two nodes, 1 for eight. The more nodes, the more traffic
+#     room      from 0.25 to 1 as the fullest domain's free part of what the job needs goes from 0 to all of it:
+#               a domain that is nearly free is worth waiting for, a hopeless one is not
 UNKNOWN = 0.5  # keenness where no one measured the skew
 AT_LIMIT = 0.5  # keenness of a skew just above the limit
 FULL_SIZE_LOG2 = 3  # 2^3 nodes have the full wait

@@ -104,6 +104,7 @@ def _compute_part(some: float, whole: float) -> float:
     return min(1.0, some / whole) if whole else 0.0
 
 
+# Which nodes a job is kept away from: suspect and lemon ones, as far as the cap and the job itself allow.
 _RANK = {"lemon": 0, "suspect": 1}  # the order in which the cap is spent
 
 

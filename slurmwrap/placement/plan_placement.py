@@ -1,22 +1,23 @@
 """Turns a request, a profile and a snapshot into a PlacementPlan: what to ask Slurm for, with a reason each. Pure.
 
-The order: what the job needs (resource_units.py), the nodes that matter (candidates.py), those to avoid
-(excluded_nodes.py), CPUs and memory (tuning.py, within tuning_bounds.py and quota.py), the best place now (locality.py,
-node_ranking.py), how much it insists on closeness (locality_delay.py), what of that is asked of Slurm (node_options.py,
-network_options.py), how it is loosened (relaxation_levels.py), and why, in words (placement_remarks.py). No wish
-contradicts what the user set, and none takes away a node without which the job could not run at all.
+The order: what the job needs (resource_units.py); the nodes that matter (candidates.py) and those to avoid
+(node_ranking.py); CPUs and memory (tuning.py, within tuning_bounds.py and quota.py); the best place now and how long
+the job waits for it (locality.py, node_ranking.py); what of that Slurm is asked for (slurm_options.py); the levels in
+which the request is relaxed, and the reasons in sentences (here). Nothing contradicts what the user set, and nothing
+takes away a node without which the job could not run at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from math import ceil
 
-from slurmwrap.fast_dataclasses import dataclass, field, replace
+from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.hostlist import fold
-from slurmwrap.model.placement_plan import PlacementPlan
+from slurmwrap.model.placement_plan import Level, PlacementPlan
 from slurmwrap.placement.candidates import CandidateNodes, NodeSlot, find_candidate_nodes, has_opaque_node_choice
 from slurmwrap.placement.locality import (
+    SHARE_OF_TIME,
     LocalityDelay,
     NodeChoice,
     Rank,
@@ -26,10 +27,11 @@ from slurmwrap.placement.locality import (
     is_whole_node_broken,
 )
 from slurmwrap.placement.node_ranking import Avoidance, NodeRankScore, avoid, compute_clash, is_on_one_socket, score
-from slurmwrap.placement.relaxation_levels import make_levels, make_tuned_step
 from slurmwrap.placement.resource_units import ResourceUnits, compute_resource_units
 from slurmwrap.placement.slurm_options import (
+    LocalityStep,
     PlacementContext,
+    PlanningFacts,
     SlurmOptions,
     ask_for_node_count,
     ask_for_nodes,
@@ -40,24 +42,60 @@ from slurmwrap.sbatch.request import CpuUnit, JobRequest, MemUnit, OptionChange
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slurmwrap.config import Config
-    from slurmwrap.model.node import Node, NodeHealth, NodeLoad, Snapshot
+    from slurmwrap.model.node import Node, NodeHealth, Snapshot
     from slurmwrap.model.resource_profile import ResourceProfile
     from slurmwrap.placement.candidates import CandidateNodes, NodeSlot
     from slurmwrap.placement.locality import NodeChoice
     from slurmwrap.placement.tuning import TunedRequestPlan
+    from slurmwrap.sbatch.request import JobRequest, OptionChange
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanningFacts:
-    """What is published, and what happens to the job next. The defaults promise nothing."""
+# The ordered levels of what a job insists on, with their deadlines and the updates that loosen them.
+#
+# these nodes → fewest nodes, one domain → one domain → any place with the tuned CPUs and memory → as it asked
+#
+# A level's `wait_s` counts from the moment when the job became eligible, so it grows from level to level.
+def make_levels(steps: Sequence[LocalityStep]) -> tuple[Level, ...]:
+    """One level per step, and the last where nothing is insisted on any more."""
+    levels: list[Level] = []
+    waited, updates, reason = 0, tuple[tuple[str, str], ...](), ""
+    for step in _name_steps(steps):
+        waited += step.wait_s
+        levels.append(Level(name=step.name, wait_s=waited, updates=updates, reason=reason))
+        updates, reason = step.updates, step.reason
+    last = "CPUs and memory as asked" if steps and steps[-1].name == "any" else "any"
+    return (*levels, Level(name=last, wait_s=0, updates=updates, reason=reason))
 
-    loads: Mapping[str, NodeLoad] = field(default_factory=dict)  # by node
-    relaxing: bool = False  # a reconciler loosens waiting jobs: firm things may be asked for
-    qos: str = ""  # and account: those that Slurm gave a job that is submitted already; "": no one knows yet
-    account: str = ""
-    starts_now: bool = False  # it is eligible at once: no pre-run, --begin, --hold or dependency in between
+
+def make_tuned_step(request: JobRequest, tuned: Sequence[OptionChange], config: Config) -> tuple[LocalityStep, ...]:
+    """What was raised above the request goes back to it, when waiting for it took too long: then it is no help."""
+    if not tuned:
+        return ()
+    from slurmwrap.placement.retune import list_restoring_updates  # only a job with a profile is tuned
+
+    updates = list_restoring_updates(tuned, request)
+    wait = config.placement.switch_wait_s
+    if request.shape.time_limit_s is not None:
+        wait = min(wait, int(SHARE_OF_TIME * request.shape.time_limit_s))
+    if not updates:
+        return ()
+    return (
+        LocalityStep(
+            name="any", wait_s=wait, updates=updates, reason="more CPUs or memory than asked did not come free"
+        ),
+    )
 
 
+def _name_steps(steps: Sequence[LocalityStep]) -> list[LocalityStep]:
+    """A domain is "fewest nodes, one switch" while the number of nodes is firm too."""
+    places = [step.name for step in steps if step.name not in ("these nodes", "fewest nodes", "any")]
+    return [
+        replace(step, name=f"{step.name}, {places[0]}") if step.name == "fewest nodes" and places else step
+        for step in steps
+    ]
+
+
+# Why the place that looks best now looks best, in sentences for `--explain`.
 def list_placement_remarks(
     field: CandidateNodes,
     choice: NodeChoice,

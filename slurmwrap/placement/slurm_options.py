@@ -1,26 +1,42 @@
-"""What of a place is asked of Slurm: the records that network_options.py and node_options.py speak in. Records only."""
+"""What Slurm is asked for to get a place: nodes, network locality, excluded nodes. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.fast_dataclasses import dataclass, field
 from slurmwrap.model.hostlist import fold
+from slurmwrap.model.placement_plan import PlacementPlan
+from slurmwrap.placement.candidates import CandidateNodes
+from slurmwrap.placement.locality import (
+    LocalityDelay,
+    NodeChoice,
+)
 from slurmwrap.sbatch.options import BY_NAME
-from slurmwrap.sbatch.request import GpuUnit, OptionChange
+from slurmwrap.sbatch.request import GpuUnit, JobRequest, OptionChange
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slurmwrap.config import Config
-    from slurmwrap.model.node import Node, Snapshot
+    from slurmwrap.model.node import Node, NodeLoad, Snapshot
     from slurmwrap.model.placement_plan import PlacementPlan
     from slurmwrap.placement.candidates import CandidateNodes
     from slurmwrap.placement.locality import LocalityDelay, NodeChoice
-    from slurmwrap.placement.plan_placement import PlanningFacts
     from slurmwrap.sbatch.request import JobRequest, OptionChange
 
 
 _FIRM = {"nodes": ("fewest nodes", "NumNodes"), "constraint": ("one rack", "Features")}  # option → level, its key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanningFacts:
+    """What is published, and what happens to the job next. The defaults promise nothing."""
+
+    loads: Mapping[str, NodeLoad] = field(default_factory=dict)  # by node
+    relaxing: bool = False  # a reconciler loosens waiting jobs: firm things may be asked for
+    qos: str = ""  # and account: those that Slurm gave a job that is submitted already; "": no one knows yet
+    account: str = ""
+    starts_now: bool = False  # it is eligible at once: no pre-run, --begin, --hold or dependency in between
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +107,22 @@ def keep_submitted_options(before: PlacementPlan, options: Sequence[str], case: 
     return SlurmOptions(wishes=wishes, steps=steps)
 
 
+# How a job is told to Slurm to lie in one network domain, by who knows the network.
+#
+# Measured on 22.05.8 (tests/slurm/test_placement_lab.py, test_relax_lab.py) and, for blocks, on 24.11.5 and 26.05.5:
+#
+# tree      `--switches=N@t` is soft: Slurm waits t for N leaf switches, at most SchedulerParameters=max_switch_wait.
+#           A job whose least number of nodes is below what its GPUs need (--gpus=32 on nodes of 8) may be tried under a
+#           switch that has too few GPUs, and is then told that it can never run, though another switch could hold it:
+#           so --switches goes with a number of nodes.
+# block     is firm without any option: a job must lie in the smallest block that can hold it, however long it waits.
+#           `--segment=G` loosens that: pieces of G nodes, each in one block, spread even where they need not be. G must
+#           divide the number of nodes and be at most the base block's size; it cannot be changed on a waiting job, and
+#           --switches means nothing there.
+# features  `--prefer=[a|b]` is soft: all nodes with one of the features where that is free now, else any nodes. It is
+#           refused where no rack could ever hold the job, and takes the place of --constraint, so it is only for jobs
+#           that name no feature. `--constraint=[a|b]` is firm until `scontrol update Features=`.
+# file      Slurm knows nothing: only a list of nodes says it (slurm_options.py).
 MAX_RACKS = 32  # alternatives in one --constraint or --prefer: slurmctld tries each of them at every pass
 
 
@@ -266,6 +298,21 @@ _BY_SOURCE: Mapping[str, Callable[[PlacementContext], SlurmOptions]] = {
 }
 
 
+# On how many nodes, and on which: what is asked of Slurm for Philly's "fewest servers".
+#
+# Measured on 22.05.8 (tests/slurm/test_placement_lab.py, test_relax_lab.py):
+#
+# - Where no one says a number Slurm takes the fewest nodes that are free now. A job that insists gets `--nodes=k`, and
+#   `scontrol update NumNodes=k-m` loosens it: with --gpus and --gpus-per-task, srun and SLURM_* then agree with a job
+#   that never named a number. `NumNodes=m` alone is refused.
+# - Of a range (-N1-4) Slurm takes the most, with --use-min-nodes the least that is free. With GPUs, CPUs or memory per
+#   node fewer nodes mean less of them in all: then the range is the user's to decide.
+# - `--nodelist` and `ReqNodeList=` are firm until `ReqNodeList=`. A job whose number of nodes is open could get others
+#   next to them, and tasks of an array would all want the same ones.
+#
+# On 24.11.5 and 26.05.5: `--gpus=4 --nodes=2 --ntasks-per-node=2` is refused with a list of its nodes, whichever they
+# are ("Requested node configuration is not available"), and so is each such job whose tasks are a multiple of its
+# GPUs.
 _TAKES_EVERY_LIST = (22, 5)  # what the releases between it and 24.11 do was not tried
 
 

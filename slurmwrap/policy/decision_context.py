@@ -45,6 +45,7 @@ class DecisionContext:
     now: float = 0.0
 
 
+# Whether a job may be run again at all, and why not, in words for its user.
 def is_requeued(case: DecisionContext) -> bool:
     """Slurm shows a later run already: it, or someone else, requeued the job."""
     return case.job is not None and case.job.submit_time > case.record.attempt.submit_time

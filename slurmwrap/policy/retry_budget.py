@@ -208,6 +208,10 @@ def _kept(run: JobRun, base: int) -> float:
     return min(1.0, max(0.0, (found.checkpoint_step - begin) / made)) if made > 0 else 0.0
 
 
+# When the next run may start: back-off with jitter, and the brake over all jobs.
+#
+# The jitter comes out of the job's own key: a reconciler that was killed decides the same again, and a hundred jobs
+# that failed in the same second do not come back in the same second.
 HOUR_S = 3600.0
 JITTER = 0.25  # of the wait, at most
 

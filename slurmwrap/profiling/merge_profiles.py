@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from slurmwrap.model.resource_profile import CurvePoint, Measurement
 
 
+# What of a measurement can be true. Pure. A pre-run's measurement is its user's claim, and a site keeps it.
+#
+# A rate of 1e-320 or 2**63 MiB would not harm its user alone: no one could merge it, or read the database again.
 MOST = 1e12  # seconds, steps, MiB, watts; a PiB of memory is 1e9 MiB
 MOST_GPUS, MOST_CPUS = 1024, 65536  # of one node
 MOST_POINTS, MOST_ROUNDS = 256, 1000

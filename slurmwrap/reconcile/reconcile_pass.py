@@ -31,6 +31,7 @@ from slurmwrap.reconcile.slurmdbd_lookup import recall
 from slurmwrap.reconcile.tune_pending import tune_waiting
 
 
+# What a pass learns about nodes from Slurm, and the health that is published of them.
 def judge_nodes(run: ReconcilePass) -> tuple[NodeHealth, ...]:
     """Notes which nodes went out of service or came back, then judges all of them by their history."""
     _store_removals(run)
@@ -58,6 +59,7 @@ def _list_resumed_nodes(run: ReconcilePass) -> dict[str, float]:
     return {a.target: a.done_at for a in actions if a.verb == Verb.RESUME.value and a.done_at and not a.error}
 
 
+# What the Prolog gate on the nodes is told: which faults stand, and whether it may refuse anything at all.
 PERMIT_S = 300.0  # a reconciler that died closes the gate's eyes after so long
 _RENEW_S = 100.0
 # How long a fault is told. Where we drain, the drain soon stands for it, and who lifts that has looked at the node.
@@ -90,6 +92,9 @@ def _list_newest_faults(strikes: Iterable[StrikeRecord]) -> tuple[Fault, ...]:
     return tuple(Fault(node=s.node, cause=s.cause, since=s.at) for _, s in sorted(latest.items()))
 
 
+# What is published of the jobs that run: how busy each node is as far as profiles tell, and whether we relax.
+#
+# No one is named: a node's figures are the sums over all its jobs with a profile.
 def is_relaxing(edges: Services) -> bool:
     """Whether this reconciler loosens what waits: only then may gsub ask for what would otherwise starve a job.
 

@@ -6,7 +6,7 @@ allocation (placement/allocate.py) says for all of them together what that is, a
 raised request does not fit, although it could start at its share, falls back in time (placement/graded.py).
 
 What keeps it from doing harm: only jobs that gsub submitted with tuning on and that their user has not changed since;
-only what differs, and only where it matters; never outside the bounds of pending_demand.py; a refusal is undone
+only what differs, and only where it matters; never outside the bounds of tune_pending.py; a refusal is undone
 (pending_jobs.py).
 """
 
@@ -44,6 +44,11 @@ from slurmwrap.reconcile.reconcile_context import ReconcilePass, run_for_each_jo
 from slurmwrap.sbatch.request import MemUnit, ResourceShape
 
 
+# What waiting jobs claim of the nodes, for the joint allocation: Claim per job, Server per node.
+#
+# Only jobs whose CPUs and memory may be changed while they wait get speeds: gsub's own with tuning on, asked for with
+# -c and --mem and GPUs per node (the updates of other units kill every later srun: placement/retune.py). All others,
+# other people's too, claim what they ask for as it is, so that nothing is given away that they are about to take.
 def list_servers(snapshot: Snapshot) -> tuple[Server, ...]:
     """Nodes with GPUs that Slurm would start a job on; none that a reservation holds now: few jobs may go there, and
     what is free there must not look like a place that the others would have."""

@@ -1,8 +1,8 @@
 """95 % intervals of means, medians and what is put together of them. Pure: the same cases, the same interval.
 
-Means by Student's t with critical values for uneven cases (skewed_interval.py): GPU-hours are skewed, and of 20 such
-cases t by itself holds the truth in 55 to 90 of 100 reports, bootstrapped t in 75 to 95 (`python
-bench/interval_coverage`).
+Means by Student's t with critical values for uneven cases: GPU-hours are skewed, and of 20
+such cases t by itself holds the truth in 55 to 90 of 100 reports, bootstrapped t in 75 to 95
+(`python bench/interval_coverage`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,12 @@ from collections.abc import Iterable, Sequence
 from math import exp, floor, fsum, hypot, log, sqrt
 from statistics import NormalDist
 
+# How far the truth may lie from the mean of few uneven cases, in standard errors of theirs. Pure; a table.
+#
+# GPU-hours are skewed: a mean of few misses the rare large case, and so does its standard error. Student's t, and the
+# bootstrap too, then end well below the truth (docs/report.md has figures). How t is distributed for log-normal cases
+# is known by simulation. It depends on two things: how many there are, and the standard deviation of their
+# logarithms.
 SIGMAS = (0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0)
 # Cases: for each of SIGMAS how many standard errors below the mean, and above it, hold 95 % between them.
 # Written by `python bench/interval_coverage --table`; bench/interval_coverage/table.py says how.

@@ -116,6 +116,7 @@ BY_ID = MappingProxyType({formula.id: formula for formula in _ALL})
 FORMULAS = MappingProxyType({formula.id: f"{formula.says}." for formula in _ALL})  # for footnotes
 
 
+# The words and formulas that a page used, for the end of it.
 _WORDS = {
     "run": "One attempt of a job, from start to end; a requeued job has several.",
     "GPU-hours": "GPUs of a run times the hours it held them, used or not.",

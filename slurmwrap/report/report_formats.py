@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 
+# Turns a Page into CSV: one tidy file per table, values as they are (seconds, shares of 1, ISO times).
+#
+# A spreadsheet reads a cell that begins with = + - @ as a formula. Where someone chose the words, an apostrophe stands
+# in front of those (OWASP, "CSV Injection").
 MAIN = "categories"
 
 
@@ -96,6 +100,9 @@ def _write_csv(heads: list[str], rows: list[list[str]]) -> str:
     return out.getvalue()
 
 
+# Turns a NightReport into JSON for programs: docs/schemas/report.schema.json describes it.
+#
+# `schema` grows by one when a field changes its meaning or goes away; new fields may come without that.
 SCHEMA = 1
 
 
@@ -123,6 +130,9 @@ def _to_json_value(value: Any) -> Any:
     return value
 
 
+# Turns a Page into Markdown as GitHub and GitLab read it.
+#
+# Someone's words are in code spans: there no Markdown, HTML, link or mention is read (CommonMark 6.1).
 MARKDOWN_MORE = 400  # characters of someone's words
 
 
@@ -202,6 +212,9 @@ def _format_ending(page: Page) -> Iterator[str]:
         yield "\n".join(f"- **{markdown(term.name)}**: {markdown(term.meaning)}" for term in page.glossary)
 
 
+# Turns a Page into text for a terminal, 80 columns wide, by templates/report/night.txt.j2.
+#
+# Commands to paste are the only lines that may be longer: a cut command is none.
 MORE = 230  # characters of someone's words below a row
 _TONES = {"good": "green", "bad": "red"}
 

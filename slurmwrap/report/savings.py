@@ -29,6 +29,10 @@ from slurmwrap.report.night_report import Holdout, Saving
 from slurmwrap.report.report_inputs import Caught, Drawn, Figures, Paced, RetriedRun, TunedRun
 from slurmwrap.report.run_locality import ONE, UNKNOWN, find_locality
 
+# Runs that we placed, each next to a run of the same work that lay farther apart: what lying close gave.
+#
+# Of the same work: one user's script with the same batch size, model and whatever else shifts what a step costs, on as
+# many GPUs. Speed is the program's own steps per second (gsub --count-steps).
 _UNKNOWN = -1
 
 
@@ -177,6 +181,9 @@ def interpolate_speed(curve: Sequence[CurvePoint], cpus: float) -> float | None:
     return points[0].steps_per_s if len(points) == 1 and points[0].cpus == cpus else None
 
 
+# Jobs whose pre-run was left out by lot, next to those that had theirs: what pre-runs save, by experiment.
+#
+# Submissions of one sweep share one draw and fail alike: the draw is the case, not the job.
 def compute_holdout(figures: Figures) -> Holdout:
     """holdout-1. Wastes are shown as soon as there is a job; the difference from NEEDED draws with a failure on, in
     each group: draws without one say nothing of how much a failure costs."""

@@ -11,6 +11,7 @@ from slurmwrap.report.sections_site import list_site_sections
 from slurmwrap.report.user_report import used_words
 
 
+# The section of a user's own report: asked for and used, and what to change.
 def usage(report: NightReport) -> Section:
     by_prerun = any(one.measured_by == "the pre-run" for one in report.usage)
     how = "Of runs that completed: the longest run, the mean of CPUs in use, the peak of memory, both per node."
@@ -74,6 +75,7 @@ def _gib(mib: float | None) -> float | None:
     return None if mib is None else mib / 1024
 
 
+# The sections that an administrator acts on: nodes under suspicion, our drains, blocked inputs.
 def make_nodes_section(report: NightReport) -> Section:
     return Section(
         key="nodes",

@@ -133,6 +133,7 @@ def moment(at: float, zone: tzinfo | None) -> str:
     return datetime.fromtimestamp(at, zone).strftime("%Y-%m-%d %H:%M")
 
 
+# How a page of text looks: the reader's clock, colour, width, and whether they want all of it.
 Paint = Callable[[str, str], str]  # (harmless text, "bold" | "red" | "green" | "yellow" | "dim") -> the same, in colour
 
 

@@ -117,6 +117,11 @@ def runtimes(cells: Iterable[RunGroup]) -> tuple[Bin, ...]:
     )
 
 
+# Turns runs that count their steps (gsub --count-steps) into ETTR: productive time over available time.
+#
+# As Kokolis et al. 2024 define it: waiting since it could run, starting up and work that is lost count against it.
+# Productive is what the steps that stand took at the measured speed. Of a job that ended well all its steps stand, else
+# those up to its newest checkpoint. All of it is the user's own claim; it is shown and decides nothing.
 def compute_ettr(runs: Iterable[JobRun], *, since: float, until: float) -> Counted:
     """Over the jobs whose newest run ended in [since, until) and all of whose ended runs counted; by GPU-hours."""
     found = []
@@ -186,6 +191,7 @@ def _compute_job_times(runs: Sequence[JobRun]) -> tuple[float, float] | None:
     return min(stands / median(rates), ran), float(last.end_time - began)
 
 
+# What we got wrong, each next to how often we spoke.
 _TOLD = ("", "cancelled", "job_preempted", "completed_with_error")
 _REACH, _LEAST_S = 2.0, 120.0  # a failure within so many times the pre-run's own length could have shown in it
 _PROGRAMS = ("U", "AE")  # domains whose failures one GPU can show

@@ -154,6 +154,11 @@ def _match_patterns(names: Sequence[str], patterns: Sequence[str]) -> str | None
     return next((n for n in names if n and any(fnmatchcase(n, pattern) for pattern in patterns)), None)
 
 
+# Scripts whose program belongs to someone who waits for it: a workflow engine, a scheduler of workers, a user.
+#
+# A pre-run of such a script is no trial of it. It would answer in the job's place, or miss what only the job's own
+# number leads to (each tried on a real Slurm, docs/callers.md). Anyone who asks for a pre-run by name gets one all
+# the same.
 _ENGINES: tuple[tuple[bytes, str], ...] = (
     (
         rb"-m submitit\.core\._submit\b",

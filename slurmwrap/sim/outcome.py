@@ -27,6 +27,7 @@ class SimOutcome:
     steps: int = 0  # rounds or events that were played
 
 
+# Turns an Outcome into the measures that papers give: JCT, makespan, queueing delay, utilisation.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeSummary:
     """Seconds. JCT: from submission to end. Queueing: what of it the job held no GPUs."""

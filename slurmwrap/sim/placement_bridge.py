@@ -20,8 +20,8 @@ from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.model.topology import Switch, Topology
 from slurmwrap.placement.demand import Server
-from slurmwrap.placement.plan_placement import PlanningFacts
 from slurmwrap.placement.plan_placement import plan as plan
+from slurmwrap.placement.slurm_options import PlanningFacts
 from slurmwrap.sbatch.request import CpuUnit, GpuUnit, JobRequest, MemUnit, Origin, ResourceShape, SbatchSetting, Script
 from slurmwrap.sim.arrays import Floats, Ints
 

@@ -13,6 +13,7 @@ from slurmwrap.sim.arrays import Bools, Floats, Ints
 from slurmwrap.sim.sim_job import SimJob
 
 
+# Policy: who is next. The columns that policies order by, and what the engines ask of a policy.
 @dataclass(slots=True, kw_only=True)
 class Active:
     """The jobs that are in the system and have not ended, one entry each, in the order of submission."""
@@ -58,6 +59,7 @@ class Policy(Protocol):
         ...
 
 
+# First come, first served: FIFO, and Tiresias's "first job that fits" next to it.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fifo:
     """By submission. `in_turn` (Tiresias's fifo): in a world without rounds no one passes a job that does not fit."""
@@ -92,6 +94,7 @@ class FirstFit:
         return inf
 
 
+# The shortest first: SRTF, SRSF and the smallest. Who knows how long jobs run can do no better for mean JCT.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Srtf:
     """Shortest remaining time first, at the speed at which a job ran last.
@@ -148,6 +151,7 @@ class Smallest:
         return inf
 
 
+# Finish-time fairness: who is treated worst comes first.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishTimeFairness:
     """By rho, largest first: the time a job will have taken over the time it takes alone (Mahajan et al., NSDI 2020).
@@ -175,6 +179,9 @@ class FinishTimeFairness:
         return 0.0  # rho of who waits grows all the time
 
 
+# Least attained service: who has had least comes first; nothing need be known of run times.
+#
+# Gu et al., NSDI 2019 (Tiresias), section 3.2, and its simulator (SymbioticLab/Tiresias, 959f9b08, dlas_sim_jobs).
 THRESHOLDS = (3250.0, 7200.0)  # GPU-seconds: upper limits of the first queue and of the second, as in the authors' code
 _SOON = 1e-6  # GPU-seconds: so near to a threshold is over it
 
@@ -310,6 +317,9 @@ class Queues:
         return np.where(self._waits(active) & (self._level[number] > 0), left, inf)
 
 
+# 2D-Gittins: who is likeliest to end soon for the service it still takes comes first, by what is known of other jobs.
+#
+# Gu et al., NSDI 2019 (Tiresias), section 3.2, and its simulator (SymbioticLab/Tiresias, 959f9b08).
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Index:
     """The Gittins index, for GPU-seconds `a` that a job has had, by the services S of earlier jobs:
@@ -356,6 +366,7 @@ class Gittins(Queues):
         return np.lexsort((active.number, -index, self._level[active.number]))
 
 
+# The queue policies by name. The one list of what `--policy` takes.
 POLICIES = ("fifo", "srtf", "srsf", "las", "gittins", "ftf")
 SAME = {"2d-las": "las", "2d-gittins": "gittins"}  # Tiresias's own names
 

@@ -31,6 +31,7 @@ class SimJob:
     line: int = 0  # of the file, for errors
 
 
+# The cluster of a simulation: equal servers.
 MIB_PER_GB = 1024  # what the papers call GB
 _MOST = 1_000_000  # of any of the four: more is a slip of the finger
 

@@ -421,6 +421,7 @@ def _decode(text: bytes) -> str:
     return text.decode("utf-8", "replace")
 
 
+# The command of an intended change, and which changes are never made. Pure. Apart from commands.py: gsub makes few.
 JOB_ADDRESS = re.compile(r"\d+(_\d+|_\[[\d,:-]+\])?(\+\d+)?", re.ASCII)
 _NODE_NAME = re.compile(r"(?!all$)[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII | re.IGNORECASE)
 _KEY = re.compile(r"[A-Za-z]+", re.ASCII)

@@ -32,6 +32,17 @@ if TYPE_CHECKING:
     from slurmwrap.slurm.site_topology import Network
 
 
+# Turns `scontrol show topology` into a Topology.
+#
+# Two grammars, distinguished by their lines; captures of 22.05.8, 24.11.5 and 26.05.5 are in tests/data/slurm:
+#
+#     topology/tree   SwitchName=ib0 Level=0 LinkSpeed=1 Nodes=n[0-1]
+#                     SwitchName=core Level=1 LinkSpeed=1 Nodes=n[0-3] Switches=ib[0-1]
+#     topology/block  BlockName=b1 BlockIndex=0 Nodes=n[0-3] BlockSize=4
+#                     AggregatedBlock=b[1-2] BlockIndex=3 Nodes=n[0-7] BlockSize=8
+#
+# The plugin's name in the configuration is not asked: with a topology.yaml 26.05 says topology/flat whatever is in
+# force.
 def parse_topology(text: str) -> Topology:
     """Switches or blocks; lines of another grammar and notices are passed over. `source` is "" where none are told."""
     switches, blocks = list[Switch](), list[dict[str, str]]()

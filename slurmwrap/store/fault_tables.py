@@ -16,6 +16,7 @@ from slurmwrap.store.schema import encode_sql_text
 from slurmwrap.store.serialize import to_json_dict
 from slurmwrap.store.session import Session
 
+# The three queries that nodes are judged by. Each is answered by an index of its own; ? is Unix seconds.
 _TEXT_CAP = 500
 
 GPU_FAULTS = """

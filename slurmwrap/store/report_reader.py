@@ -253,6 +253,7 @@ def parse_json_list(text: Any) -> list[Any]:
     return []
 
 
+# Rows of report_sql.py's queries as records of the night report.
 DAY_S = 86400.0
 # (period up to, length of a step of the curve of held GPUs)
 _STEPS = ((2 * DAY_S, 3600.0), (14 * DAY_S, 6 * 3600.0), (92 * DAY_S, DAY_S), (float("inf"), 7 * DAY_S))

@@ -26,6 +26,10 @@ from slurmwrap.fast_dataclasses import dataclass, field
 from slurmwrap.store.connection import connect, translate_os_errors, translate_sqlite_errors
 
 
+# The statements of retention.py: per kind of row, which ones are over, and what is done to them.
+#
+# `chosen` fills temp.chosen with the keys of at most :batch rows; `statements` then do it. An index answers each
+# choice.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionKind:
     """One kind of row that goes, or loses its details, when `period` is over. `size`: SQL for the bytes that go."""

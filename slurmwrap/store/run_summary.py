@@ -3,19 +3,11 @@ plans and measurements are most of it, and most of the time that reading it take
 
 from __future__ import annotations
 
-import json
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
-from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.evidence import Diagnosis, RunKey
-from slurmwrap.model.run import ActionRecord, JobRun
-from slurmwrap.model.submission import Submission
-from slurmwrap.policy.run_from_slurm import submitted_id
-
-if TYPE_CHECKING:
-    from slurmwrap.store.database import Database
+from slurmwrap.model.run import JobRun
 
 _KEY = ("cluster", "job_id", "submit_time")
 _SHOWN = (
@@ -47,66 +39,3 @@ def _make_category_diagnosis(category: str) -> Diagnosis:
         found = Diagnosis(category=category, domain="", decision="", confidence=0.0, signature="")
         _DIAGNOSES[category] = found
     return found
-
-
-_AT_ONCE = 500  # jobs of one statement
-_KEYS = "json_each(?) AS k CROSS JOIN"  # CROSS: by key, job after job, whatever SQLite guesses of the table
-_IS_KEY = "{0}.cluster = json_extract(k.value, '$[0]') AND {0}.job_id = json_extract(k.value, '$[1]')"
-_RUNS = f"""SELECT {COLUMNS}, instr(a.more, '"planned"') AS has_plan
-    FROM {_KEYS} attempts a ON {_IS_KEY.format("a")} ORDER BY a.submit_time"""
-_ASKED = f"""SELECT s.cluster, s.job_id, s.at, s.uid, s.user, s.retry
-    FROM {_KEYS} submissions s ON {_IS_KEY.format("s")} ORDER BY s.at"""
-Key = tuple[str, int]  # (cluster, raw job id)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobSummary:
-    """One job: all its runs, oldest first, what is still to be done of the last one, and its submission. Of runs and
-    submission only what a list shows is filled in."""
-
-    runs: tuple[JobRun, ...]
-    to_do: tuple[ActionRecord, ...] = ()
-    submission: Submission | None = None
-
-
-def summarize_jobs(database: Database, keys: Sequence[Key]) -> Iterator[JobSummary]:
-    """Of these jobs, in their order; a job of which no run is known is left out. StoreError."""
-    open_actions: dict[RunKey | None, list[ActionRecord]] = defaultdict(list)
-    for action in database.actions(unfinished=True) if keys else ():  # few: they have an index of their own
-        open_actions[action.attempt].append(action)
-    for start in range(0, len(keys), _AT_ONCE):
-        runs = _read_runs(database, keys[start : start + _AT_ONCE])
-        asked = _read_submissions(database, [_make_submitted_key(several[-1]) for several in runs.values()])
-        for several in runs.values():
-            last = several[-1]
-            to_do = tuple(open_actions.get(last.attempt, ()))
-            yield JobSummary(runs=tuple(several), to_do=to_do, submission=asked.get(_make_submitted_key(last)))
-
-
-def _read_runs(database: Database, keys: Sequence[Key]) -> dict[Key, list[JobRun]]:
-    found: dict[Key, list[JobRun]] = {key: [] for key in keys}
-    planned = set()
-    for row in database._rows(_RUNS, [json.dumps(keys)]):
-        key = row["cluster"], row["job_id"]
-        found[key].append(make_listed_run(row))
-        if row["has_plan"]:
-            planned.add(key)
-    for cluster, job_id in planned:  # decided and not written as intended yet: a few at any moment
-        found[cluster, job_id] = list(database.attempts(cluster=cluster, job_id=job_id))
-    return {key: runs for key, runs in found.items() if runs}
-
-
-def _read_submissions(database: Database, keys: Sequence[Key]) -> dict[Key, Submission]:
-    """The newest of each id."""
-    rows = database._rows(_ASKED, [json.dumps(list(dict.fromkeys(keys)))])
-    return {
-        (row["cluster"], row["job_id"]): Submission(
-            cluster=row["cluster"], job_id=row["job_id"], uid=row["uid"], user=decode_text(row["user"]), at=row["at"],
-            retry=bool(row["retry"]),
-        )
-        for row in rows
-    }  # fmt: skip
-
-
-def _make_submitted_key(run: JobRun) -> Key:
-    return run.attempt.cluster, submitted_id(run)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from slurmwrap.model.observation import Observation
 
 
+# Turns the JSON of a spool file, and the shim's record of EpilogSlurmctld, into an observation.
 _LEVELS, _TOO_DEEP = 64, "it nests too deeply"
 _NONCE = re.compile(r"[0-9a-f]{32}\Z")
 _UUID = re.compile(r"-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.env\Z")
@@ -111,6 +112,9 @@ def make_printable(text: str) -> str:
     return visible(text[:200])[:200]
 
 
+# Turns an unsealed observation and MUNGE's word on its maker into "believed" or the reason why not.
+#
+# Asks the resolver for the addresses of NodeAddr names; nothing else leaves this module.
 _OF_NODES = (Context.PROLOG, Context.EPILOG)
 _OF_USERS = (Context.SUBMIT, Context.PRERUN)
 

@@ -40,7 +40,6 @@ PLANNED = {
         *(
             "slurm_options",
             "candidates",
-            "relaxation_levels",
             "locality",
             "resource_units",
             "plan_placement",

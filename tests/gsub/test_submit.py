@@ -34,7 +34,7 @@ from slurmwrap.model.run import PrerunRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.topology import Switch, Topology
 from slurmwrap.model.verdict import Outcome, Verdict
-from slurmwrap.placement.plan_placement import PlanningFacts
+from slurmwrap.placement.slurm_options import PlanningFacts
 from slurmwrap.profiling.profile_key import profile_key_of, published_key_of
 from slurmwrap.protocols import OpenIncident, Published, SbatchCall, SbatchResult
 from slurmwrap.sbatch.options import REQUIRED, SbatchOption

@@ -15,7 +15,8 @@ from slurmwrap.model.node import Node, Partition, Snapshot
 from slurmwrap.model.placement_plan import Level, PlacementPlan
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.model.topology import Domain, Topology
-from slurmwrap.placement.plan_placement import PlanningFacts, plan
+from slurmwrap.placement.plan_placement import plan
+from slurmwrap.placement.slurm_options import PlanningFacts
 from slurmwrap.slurm.scontrol_parser import parse_nodes, parse_partitions
 from slurmwrap.slurm.snapshot import parse_topology
 

@@ -17,7 +17,8 @@ from test_resource_units import asked
 from slurmwrap.config import Config
 from slurmwrap.model.node import Node, Snapshot
 from slurmwrap.model.resource_profile import ResourceProfile
-from slurmwrap.placement.plan_placement import PlanningFacts, plan
+from slurmwrap.placement.plan_placement import plan
+from slurmwrap.placement.slurm_options import PlanningFacts
 from slurmwrap.sbatch.explain import explain
 from slurmwrap.sbatch.rewrite import render
 

@@ -14,7 +14,8 @@ from slurmwrap.model.node import Node, NodeLoad, Partition, Reservation, Snapsho
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.model.topology import Switch, Topology
-from slurmwrap.placement.plan_placement import PlanningFacts, plan
+from slurmwrap.placement.plan_placement import plan
+from slurmwrap.placement.slurm_options import PlanningFacts
 
 
 def placed(options: str, snapshot: Snapshot, profile: ResourceProfile | None = None, **outlook: Any) -> PlacementPlan:

@@ -17,7 +17,8 @@ from slurmwrap.model.hostlist import expand
 from slurmwrap.model.node import NodeHealth, NodeLoad, Snapshot
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.model.resource_profile import ResourceProfile
-from slurmwrap.placement.plan_placement import PlanningFacts, plan
+from slurmwrap.placement.plan_placement import plan
+from slurmwrap.placement.slurm_options import PlanningFacts
 from slurmwrap.sbatch.parse import parse_request
 from slurmwrap.sbatch.request import JobRequest
 from slurmwrap.sbatch.rewrite import render

@@ -18,7 +18,7 @@ from slurmwrap.report.job_report.timeline import has_never_run, list_stopped_job
 from slurmwrap.report.job_rows import JobRow, make_job_row
 from slurmwrap.store import queries
 from slurmwrap.store.database import Database
-from slurmwrap.store.run_summary import summarize_jobs
+from slurmwrap.store.job_summary import summarize_jobs
 
 UNTIL = 1_795_000_000.0
 DAY = 86400.0

@@ -14,6 +14,21 @@ from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.sbatch.options import BASE, OWN, SBATCH, Argument, GsubOption, Release, SbatchOption
 
 
+# What completion says of each option: a few words, and where its values come from.
+#
+# Names, letters, arguments and releases are those of slurmwrap/sbatch/options.py; here stands only what a shell's menu
+# needs next to them. `values` is one word of a small language that the scripts in templates/completion understand:
+#
+#     ""            nothing can be offered (a number, a time, free text)
+#     file, dir     a path
+#     template      asked of gsub, which knows the site's own
+#     run           a job in the queue, or one of the user's last: asked of Slurm, and of gsub, which knows them
+#     partition, qos, account, node, feature, reservation, cluster, license, gres, gpu, job, user, group
+#                   asked of Slurm or of the machine
+#     dependency, signal
+#                   a grammar of their own: afterok:ID[:ID...], B:USR1@60
+#     choice        one of `choices`; one that ends with = or : wants more
+#     ,anything     several of them, with commas between
 @dataclass(frozen=True, slots=True)
 class MenuWord:
     """An option as a menu shows it."""
@@ -197,7 +212,7 @@ class Offer:
     short: str = ""
     argument: Argument = Argument.NONE
     about: str = ""
-    values: str = ""  # a word of option_menus.py's language; after `choice` come the choices
+    values: str = ""  # a word of completion_tables.py's language; after `choice` come the choices
     since: int = 0  # 0: every release that is supported
     until: int = NEVER
     offered: bool = True

@@ -39,6 +39,9 @@ from slurmwrap.report.text_format import fit
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.slurm.site_topology import SiteRacks
 
+# Runs the checks: each in a process of its own with a deadline, several side by side, so that none can hang doctor.
+#
+# A thread would not do: one that waits for a dead NFS server cannot be left behind. A child can, also in D state.
 _SIDE_BY_SIDE = 6
 _TICK_S = 0.1
 Progress = Callable[[Sequence[str]], None]  # the names of the checks that are at work

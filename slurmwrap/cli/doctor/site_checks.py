@@ -335,6 +335,7 @@ def _format_age(seconds: float) -> str:
     return f"{max(0.0, seconds):.0f} s"
 
 
+# Whether the reconciler can write, and does write, the figures for monitoring.
 _NAME = "metrics"
 _LATE = 5  # times metrics.every_s
 

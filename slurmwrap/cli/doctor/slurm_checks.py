@@ -166,6 +166,7 @@ def check_cgroups(ground: CheckContext) -> CheckResult:
     return CheckResult(name="cgroup", state=OK, text=f"{here}; Slurm: {', '.join(used) or 'not known'}")
 
 
+# Checks of what slurm.conf says for us: the hooks, the partition of pre-runs, the topology, the clock, cli_filter.
 _MARK = b"slurmwrap"  # in the comment that each of our shims begins with
 _HOOKS = ("Prolog", "Epilog", "EpilogSlurmctld")
 _READ = 1 << 16

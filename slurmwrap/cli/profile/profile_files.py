@@ -17,6 +17,11 @@ from slurmwrap.profiling.merge_profiles import is_plausible_surface
 from slurmwrap.store.deserialize import record_from_json
 from slurmwrap.store.serialize import to_json_dict
 
+# Turns Synergy's throughput matrices (model, cpus, mem_gb, throughput) into ResourceProfiles.
+#
+# CSV with a head; `cpus` and `mem_gb` are per GPU, `throughput` is per GPU and relative to the speed at the authors'
+# share of 3 CPUs and 62.5 GB (Synergy, OSDI'22; its simulator's models/*_1.py). So the curve's rates are relative as
+# well, and `steps_per_s` stays unknown.
 NEEDED = ("model", "cpus", "mem_gb", "throughput")
 CONFIDENCE = 0.25  # as much as one pre-run: measured, though on someone else's machine
 _MIB = 1024  # the authors' servers have 500 "GB" of 1024^3

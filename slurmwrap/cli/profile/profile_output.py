@@ -19,6 +19,7 @@ from slurmwrap.report import text_format
 from slurmwrap.report.job_report.job_report_text import Paint, plain
 from slurmwrap.store.user_report_tables import ProfileUse
 
+# Draws a profile into an SVG or PNG file, by matplotlib: the optional extra `plot`.
 KINDS = (".svg", ".png")
 
 
@@ -71,6 +72,9 @@ def _plot_curve(axes: Any, profile: ResourceProfile) -> None:
     axes.legend(frameon=False)
 
 
+# Turns a profile's numbers into bars of text: the CPU curve and any other curve of speed over a resource.
+#
+# Plain bars and no plotting library: eight points fit a terminal, survive a pipe, and need no dependency.
 Style = Callable[[str, str], str]  # (text, "bold" | "green" | "dim") -> text, in colour where that is wanted
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"

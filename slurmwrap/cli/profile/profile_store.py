@@ -189,6 +189,7 @@ def key_of_script(path: Path) -> str:
     return request.own.resource_profile or derive_key(request, program, request.shape.gpu_type or "")
 
 
+# `slurmwrap profile measure`: the pre-run of one job and nothing else, with the CPU curve behind its first steps.
 _CODES = {Outcome.PASS: 0, Outcome.FAIL: PrerunFailed.exit_code, Outcome.INCONCLUSIVE: PrerunInconclusive.exit_code}
 
 

@@ -223,6 +223,7 @@ def _format_ratio(first: float, this: float) -> str:
     return f"{first / this:.3f}" if this else "-"
 
 
+# Draws runs of the simulator into one SVG or PNG: JCT, queueing delay, GPUs wanted. By matplotlib (extra `sim`).
 KINDS = (".svg", ".png")
 _HOUR = 3600.0
 _POINTS = 400  # of a line at most: the eye sees no more, and an SVG stays small

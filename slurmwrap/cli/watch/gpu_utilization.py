@@ -128,7 +128,7 @@ def _plain_gpu(gpu: Gpu) -> dict[str, Any]:
 
 
 def _object(line: bytes) -> dict[str, Any]:
-    """A line of a node: our own program's object, or a row of `nvidia-smi` (see gpu_step.BOOTSTRAP)."""
+    """A line of a node: our own program's object, or a row of `nvidia-smi` (see gpu_watcher.BOOTSTRAP)."""
     text = line.decode("utf-8", "replace").strip()
     if text.startswith("smi "):
         return _row(text[4:])
@@ -177,6 +177,7 @@ def _number(said: Mapping[str, Any], name: str) -> float | None:
     return value if known else None
 
 
+# The rows of `slurmwrap watch --gpus`: GpuUse → text.
 _NAMED = 4  # idle GPUs that are named, after folding
 _BARS = 10
 _LAGS = 5.0  # percent points below the mean: less is no news

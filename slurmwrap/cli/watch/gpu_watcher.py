@@ -24,6 +24,14 @@ from slurmwrap.model.hostlist import names_in
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.slurm.scontrol_parser import parse_gres_used
 
+# The step that `slurmwrap watch --gpus` adds to a running job: its command line, and the edge that runs it.
+#
+# `srun --overlap` shares CPUs, memory and GPUs with the job's own steps. Facts that shaped the rest (22.05 to 26.05):
+# a step may be made by the job's user alone, so root becomes that user. It sees the GPUs that it asks for, and
+# without a word those of the job's own request, --gpus-per-task too. --gres=gpu:N gives N on each node; 22.05 refuses
+# it where the job did not ask per node. There --gpus=N does on one node, and leaves some out on several. A task that
+# ends with another code than 0 sets the job's DerivedExitCode; srun passes the end of its stdin on, but nothing when
+# it is killed.
 CREATED_S = 25  # until Slurm gives up to make the step
 NAME = "slurmwrap-watch"
 _ENDS_S = 3.0  # for the programs to see the end of their input; then srun is told
@@ -203,7 +211,7 @@ def _available(pipe: int) -> bytes:
     return found
 
 
-START_S = 30.0  # for the first word of a node; srun itself gives up after gpu_step.CREATED_S
+START_S = 30.0  # for the first word of a node; srun itself gives up after CREATED_S
 BEAT_S = 10.0
 MEAN_S = 5.0  # between two values over time
 NODES = 8  # that are asked

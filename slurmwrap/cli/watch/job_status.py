@@ -37,6 +37,10 @@ from slurmwrap.slurm.squeue_parser import Watched
 from slurmwrap.store.deserialize import record_from_json
 from slurmwrap.store.prerun_registry import PrerunRegistry, read_flight
 
+# What a running job wrote last, and when: its output is read as the user who watches.
+#
+# A job is said to be silent when its last output is older than SILENT_S and older than SILENT_TIMES the usual gap
+# between its lines: the mean over this run, or the longest gap that was seen while watching, whichever is longer.
 SILENT_S = 600.0
 SILENT_TIMES = 5
 _TAIL = 4096  # bytes of the output that are looked at

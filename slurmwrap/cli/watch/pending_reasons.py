@@ -149,6 +149,7 @@ def _limit(found: re.Match[str]) -> Meaning:
     return Meaning(words=f"{whose} allows no more {what}{per} now", way_out=_LIMIT_WAY)
 
 
+# A job's pre-run in one line of `slurmwrap watch`: what Slurm says of it, and what it has done so far.
 _FOR_A_GPU = ("", "None", "Resources", "Priority")  # nothing but its turn is missing
 
 

@@ -275,6 +275,7 @@ def _need_numpy() -> None:
         raise UsageError("the model needs numpy, which is not installed", hint=hint, exit_code=1) from error
 
 
+# Runs the three parts of a what-if study: of a large dump side by side, each in a process of its own.
 LARGE = 5_000  # jobs: below, starting Python twice costs more than it saves
 _LOOK_S = 0.5
 

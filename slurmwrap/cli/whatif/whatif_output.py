@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 
+# The sentences of `slurmwrap whatif`, for the page and the terminal: what a Study's numbers mean.
 ARMS = {REAL: "Really happened", PLAIN: "Plain Slurm, model", OURS: "slurmwrap, model"}
 STATES = {
     "FAILED": "the job's own error, mostly",
@@ -243,6 +244,7 @@ def cluster_words(study: Study) -> str:
     return ", ".join(kinds[:4]) + more
 
 
+# What `slurmwrap whatif` says on the terminal: the headline, how far to believe it, one table.
 _WIDE, _FIRST = 78, (0, 1, 3, 4, 5)  # columns of a terminal; what one that is narrower gets of the table
 _COLOURS = {"close": "green", "fair": "yellow", "far": "red"}
 
@@ -277,6 +279,7 @@ def _row(arm: StudyWorld) -> tuple[str, ...]:
     return (ARMS[arm.name], *(brief(value) for value in seconds), percent(arm.gpu_utilisation))
 
 
+# Turns a Study into one HTML page that needs nothing else, by templates/whatif/page.html.j2. Names are untrusted.
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|s|min|h|d|GPU-hours)\b|%)")
 TOP_USERS, TOP_CAUSES = 15, 12
 

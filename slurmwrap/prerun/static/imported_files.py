@@ -99,7 +99,8 @@ def read_program(entry: EntryPoint, source: PythonSource, desk: StaticContext) -
     """Follows the imports of `source`, breadth first, within a bound of files and the desk's time."""
     key = (entry.path, entry.cwd, entry.modules, entry.kind, entry.module)
     if source.path and (kept := desk.programs.get(key)) is not None:
-        return replace(kept, entry=entry)
+        program: ProgramImports = replace(kept, entry=entry)
+        return program
     roots, known = list_search_roots(entry)
     is_module = bool(entry.path) and roots[:1] == (entry.cwd,) and Path(entry.path).parent != Path(entry.cwd)
     folder = str(Path(entry.path).parent) if is_module else ""

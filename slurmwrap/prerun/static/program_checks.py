@@ -29,6 +29,8 @@ from slurmwrap.prerun.static.static_context import StaticContext
 from slurmwrap.prerun.static.suggestions import find_nearest, suggest_path
 from slurmwrap.prerun.static.undefined_names import name_faults
 
+# Does a Python program compile: turns a Source into at most one finding, after asking the job's own Python.
+
 # Reads a program from standard input and says what its own compile() does; runs nothing of it.
 _COMPILE = "import sys; compile(getattr(sys.stdin, 'buffer', sys.stdin).read(), 'program', 'exec', 0, True)"
 
@@ -75,6 +77,9 @@ def is_error_in_every_version(error: SyntaxError) -> bool:
     return bool(re.search(r"was never closed|^unmatched|does not match opening|^unterminated string", error.msg or ""))
 
 
+# Attributes of the user's own modules that these do not have: `utils.trian()`. Turns a program's trees into findings.
+#
+# Warnings only: a module may get names while the program runs. Silent where the module's names are not all in its text.
 _PER_FILE = 5
 
 

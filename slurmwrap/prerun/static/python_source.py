@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import ast
 import warnings
+from pathlib import Path
 
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.prerun.static.static_context import CODE_CAP
 
 # Bytes. Parsing and compiling takes two to three seconds a MiB and cannot be interrupted: longer ones are not read.
 _TREE_CAP = 400_000
+
+
+CODE_CAP = 4 << 20  # bytes; no one wrote a longer file by hand
+
+
+def read_head(path: Path) -> bytes:
+    """The file's content up to the cap; b"" when it cannot be read."""
+    try:
+        with path.open("rb") as stream:
+            return stream.read(CODE_CAP + 1)
+    except (OSError, ValueError):
+        return b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

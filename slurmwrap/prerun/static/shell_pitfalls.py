@@ -100,6 +100,7 @@ def _check_odd_letters(number: int, line: str, lines: list[str], desk: StaticCon
         )
 
 
+# Does a shell script parse: asks its own shell with -n, and looks for line ends that no shell takes.
 _SHELLS = ("bash", "sh", "dash", "ksh", "zsh")
 
 
@@ -170,6 +171,9 @@ def make_dos_line_end_finding(content: bytes, name: str, *, refused: bool) -> Fi
     )
 
 
+# Does Slurm learn of it when the program fails: its exit code is the job's, unless a pipe or a later command hides it.
+#
+# Pure. All are warnings: the job runs, but a crash of it is COMPLETED to Slurm, to dependent jobs and to a retry.
 _PIPES = ("|", "|&")
 # Commands that end well whatever went before: behind a program their exit code is the script's.
 _HARMLESS = split_word_table(
@@ -249,6 +253,8 @@ def _name(command: RawCommand) -> str:
     """What the command is called; "" where the shell alone knows."""
     return (command.words[0].literal or "") if command.words else ""
 
+
+# Programs that a script starts in the background and does not wait for: Slurm ends them with the script.
 
 # What is over in a moment. Behind any other command the programs in the background have its time.
 _SHORT = split_word_table(

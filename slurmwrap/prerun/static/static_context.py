@@ -5,17 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from slurmwrap.fast_dataclasses import dataclass, field
 from slurmwrap.model.finding import Severity
+from slurmwrap.prerun.static.python_source import read_head
 
 if TYPE_CHECKING:
-    from slurmwrap.prerun.static.imported_files import ProgramImports
     from slurmwrap.prerun.static.python_source import PythonSource
     from slurmwrap.prerun.static.started_program import EntryPoint
-
-CODE_CAP = 4 << 20  # bytes; no one wrote a longer file by hand
 
 
 class CommandOutput(Protocol):
@@ -54,7 +52,7 @@ class StaticContext:
     node_local: tuple[str, ...]  # below these a node may hold what the login node does not
     deadline: float  # time.monotonic()
     sources: dict[str, PythonSource] = field(default_factory=dict)  # by path, read once
-    programs: dict[tuple[str, ...], ProgramImports] = field(default_factory=dict)  # an entry point with all it imports
+    programs: dict[tuple[str, ...], Any] = field(default_factory=dict)  # ProgramImports of each entry point
 
     def left(self) -> float:
         """Seconds until the stage has to end; negative when it should have."""
@@ -93,12 +91,3 @@ def is_mounted(path: str) -> bool:
     from slurmwrap.prerun.static.suggestions import is_slip
 
     return any(is_slip(top, entry.name) for entry in Path("/").iterdir())
-
-
-def read_head(path: Path) -> bytes:
-    """The file's content up to the cap; b"" when it cannot be read."""
-    try:
-        with path.open("rb") as stream:
-            return stream.read(CODE_CAP + 1)
-    except (OSError, ValueError):
-        return b""

@@ -19,6 +19,7 @@ from slurmwrap.prerun.static.module_scope import bound_by, bound_names
 from slurmwrap.prerun.static.suggestions import find_nearest, is_slip
 from slurmwrap.prerun.static.word_tables import split_word_table
 
+# Where a module uses names: walks a tree as Python would run it, and says which uses run for sure.
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _LAZY = (ast.BoolOp, ast.IfExp)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -215,6 +216,8 @@ def _is_run_at_once(node: _Function) -> bool:
         return False
     return not any(isinstance(child, (ast.Yield, ast.YieldFrom)) for child in ast.walk(node))
 
+
+# Can this function take this call: compares calls with definitions in the user's own files.
 
 # Bases that call __init__ with the arguments they are given.
 _PLAIN_BASES = split_word_table(

@@ -120,6 +120,7 @@ def _make_finding(one: StartedProgram, what: str, path: str, desk: StaticContext
     )
 
 
+# Where a job writes: do Slurm's output directories exist, is there space. Asks the file system and quota(1).
 SPACE_FLOOR_MIB = 512  # less than this left is told
 _INODES = 500
 

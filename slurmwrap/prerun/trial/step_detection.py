@@ -19,6 +19,7 @@ from slurmwrap.prerun.trial import printed_progress
 from slurmwrap.prerun.trial.gpu_sampler import GpuSample
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
 
+# Reads what inject/slurmwrap_counter.py writes. Edge: the trial's files, which the user's program can change.
 _MIB = 1 << 20
 _CAP = 1 << 20  # bytes of the journal and of the list of refused commands that are read
 
@@ -107,6 +108,10 @@ def _read(path: Path, cap: int) -> str:
         return ""
 
 
+# Whether a trial has its GPU at work, by NVML: the weakest sign that training goes on.
+#
+# It says "started", never how many steps: a process of the trial is on the GPU, and its SMs were busy in five looks.
+# The looks are handed in (gpu_sampler.py takes them, about one a second).
 BUSY_LOOKS = 5
 
 

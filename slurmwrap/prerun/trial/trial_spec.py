@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from slurmwrap.sbatch.request import JobRequest
 
 
+# The SLURM_* variables that sbatch makes of a job's own options, as its script finds them.
+#
+# The pre-run's allocation does not set them, since it does not ask for these things (sbatch(1), "OUTPUT ENVIRONMENT
+# VARIABLES"; names and spelling measured on 22.05.8). A script that runs with `set -u` needs them all.
 _AS_WRITTEN = {
     "acctg-freq": "SLURM_ACCTG_FREQ",
     "cpu-freq": "SLURM_CPU_FREQ_REQ",

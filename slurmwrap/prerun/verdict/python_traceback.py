@@ -104,6 +104,7 @@ def _without_syntax_twins(found: list[TracebackSummary], rows: list[str]) -> lis
     return []
 
 
+# Reads source files that a traceback names, as the user whose job it is.
 _CAP_BYTES = 2_000_000
 
 

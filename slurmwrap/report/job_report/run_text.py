@@ -197,6 +197,7 @@ def describe_action_status(action: ActionRecord) -> str:
     return "done" if action.done_at is not None else "to be done"
 
 
+# Arrays and jobs of many runs in the text of `slurmwrap why`: tasks that ended alike, runs, and the ledger.
 def format_tasks(story: JobTimeline, look: TextStyle) -> Iterator[Iterable[str]]:
     """Tasks that ended alike are one story, told of the first that failed; those that failed come first."""
     for group in group_tasks(story):

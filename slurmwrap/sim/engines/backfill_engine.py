@@ -13,26 +13,163 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import inf
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
+from slurmwrap.config import Placement
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.placement.demand import Server
 from slurmwrap.placement.throughput import find_speed
+from slurmwrap.placement.token_bucket import Bucket, fill_bucket, take
 from slurmwrap.sim import sim_throughput
-from slurmwrap.sim.engines.free_resources import Seats, empty_server, floor_of, group_by_partition
+from slurmwrap.sim.engines.free_resources import ROUNDING, Seats, empty_server, floor_of, group_by_partition
 from slurmwrap.sim.engines.pending_queue import PendingSimJob, line_of
-from slurmwrap.sim.engines.scheduler_params import SchedulerParams
 from slurmwrap.sim.engines.shadow_time import ShadowTable
 from slurmwrap.sim.engines.sim_placer import Placer
-from slurmwrap.sim.engines.sim_reconciler import Reconciler
 from slurmwrap.sim.engines.sim_request import ask_of, count_fewest_servers, make_typical_server, nodes_of
-from slurmwrap.sim.engines.sim_tuner import Tuner
+from slurmwrap.sim.engines.sim_tuner import Tuner, set_tuned_request
 from slurmwrap.sim.mechanism.mechanism import Mechanism
 from slurmwrap.sim.outcome import Progress, SimOutcome
 from slurmwrap.sim.placement_bridge import SimSnapshot
 from slurmwrap.sim.queue_policies import Fifo, Policy
 from slurmwrap.sim.sim_job import SimJob
+
+if TYPE_CHECKING:
+    pass
+
+
+# World: Slurm's habits and slurmwrap's, as far as the model knows them.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerParams:
+    """Seconds. Slurm's defaults are those of slurm.conf(5), 22.05 to 24.11; slurmwrap's are its configuration's.
+
+    A job's time limit is its own where the trace tells it; a job that runs longer is killed there. Where no one tells
+    it, backfill believes `limit_factor` times the job's run time at its share, or `limit_s`; no one is killed then.
+    """
+
+    sched_interval_s: float = 60.0  # sched_interval: how often the main scheduler looks at the whole queue
+    queue_depth: int = 100  # default_queue_depth: jobs that it looks at when a job came or ended
+    backfill_s: float = 30.0  # bf_interval; 0: no backfill
+    window_s: float = 86_400.0  # bf_window: no node is kept for a job that would start later than that
+    max_job_test: int = 500  # bf_max_job_test: jobs that one cycle looks at
+    resolution_s: float = 60.0  # bf_resolution: begin and end of what is kept are rounded down to it
+    group_s: float = 30.0  # ends of running jobs so close are looked at together, later ones twice so close, …; 0: each
+    limit_s: float = 86_400.0
+    limit_factor: float | None = None
+    opens_s: float = 0.0  # on the trace's clock: no job starts before, as while its partition is down
+    react_s: float = 0.0  # from a job's end until its GPUs can be given away: Epilog, COMPLETING
+    partitions: Mapping[str, frozenset[str]] = field(default_factory=dict)  # partition → servers; others: all of them
+    servers_per_leaf: int | None = None  # that many servers under each leaf switch; None: no network
+    max_switch_wait_s: int = 300  # SchedulerParameters=max_switch_wait
+    spread_slowdown: Mapping[str, float] = field(default_factory=dict)  # model → run time × this where it lies apart
+    tick_s: float = 15.0  # slurmwrap reconcile --poll
+    updates_per_s: float = Placement().relax_updates_per_s
+    head: int = Placement().relax_jobs  # waiting jobs that a pass may change
+    lag_s: float = 0.0  # what gsub takes longer than sbatch; only where slurmwrap is played
+    jitter_s: float = 0.0  # every run takes up to so much longer
+    seed: int = 0  # of the jitter
+
+
+# Reconciler: what slurmwrap does about waiting jobs in the model, and when. gsub at submission, passes afterwards.
+#
+# A pass comes every `tick_s`, and soon after a job's end (EpilogSlurmctld wakes the reconciler), at most one per
+# second; each makes as many updates as production's token bucket has (placement/token_bucket.py). A pass in which
+# nothing could be different from the one before is left out.
+WAKE_S = 1.0  # reconcile/service_loop.py: nothing is done within the first second
+_SOON_S = 2.0  # and when a change had to wait for its turn
+
+
+@dataclass(slots=True, kw_only=True)
+class Reconciler:
+    """`tuner`, `placer`: None where nothing is tuned, or placed."""
+
+    servers: Sequence[Server]
+    tuner: Tuner | None = None
+    placer: Placer | None = None
+    bucket: Bucket | None = None
+    last: float = -inf  # the last pass
+    seen: tuple[int, int] = (-1, -1)  # (what had happened, what had ended) then
+    held_back: bool = False
+
+    def submit(self, waiting: PendingSimJob, game: BackfillSimulator) -> None:
+        if self.tuner is not None:
+            self._tune(waiting, *self.tuner.lone(waiting), game)
+        if self.placer is not None:
+            self.placer.submit(waiting, game.floor, game.now)
+            if waiting.leaves is not None:
+                heapq.heappush(game.wakes, waiting.leaves_until)
+
+    def next_s(self, game: BackfillSimulator) -> float:
+        return min(self._to_tune_s(game), self._to_loosen_s(game))
+
+    def _to_tune_s(self, game: BackfillSimulator) -> float:
+        if self.tuner is None:
+            return inf
+        happened, ended = self.seen
+        if self.held_back:
+            return self.last + _SOON_S
+        if ended != game.gone:
+            return max(self.last + WAKE_S, game.freed + WAKE_S)
+        if happened != game.happened or self.tuner.startable:
+            return max(game.now, self.last + game.world.tick_s)
+        return inf
+
+    def _to_loosen_s(self, game: BackfillSimulator) -> float:
+        """Who is due and not at the head waits until that moves."""
+        due = inf if self.placer is None else self.placer.next_s(game.pending)
+        if due <= self.last and self.seen[0] == game.happened and not self.held_back:
+            return inf
+        return max(due, self.last + game.world.tick_s)
+
+    def look(self, game: BackfillSimulator) -> bool:
+        """One pass; whether it changed any request."""
+        self.last, self.held_back = game.now, False
+        before = game.updates
+        ready = game.in_order(2 * game.world.head)
+        if self.placer is not None:
+            self._loosen(self.placer, ready[: game.world.head], game)
+        if self.tuner is not None:
+            for change in self.tuner.changes(ready, self._servers(game), game.world.head, game.now):
+                if not self._afford(change.keys, game):
+                    break
+                self._tune(change.waiting, change.cpus, change.mem_mib, game)
+        self.seen = (game.happened, game.gone)
+        if game.updates > before:
+            game.touched()
+        return game.updates > before
+
+    def _tune(self, waiting: PendingSimJob, cpus: float, mem_mib: float, game: BackfillSimulator) -> None:
+        """Never to what no empty cluster could hold, whatever the mechanism says: it would wait for ever."""
+        before = waiting.cpus, waiting.mem_mib
+        set_tuned_request(waiting, cpus, mem_mib)
+        if game.empty.seats(waiting.ask, waiting.allowed) is None:
+            set_tuned_request(waiting, *before)
+
+    def _loosen(self, placer: Placer, head: Sequence[PendingSimJob], game: BackfillSimulator) -> None:
+        for one in placer.loosened(head, game.pending, game.now):
+            if not self._afford(len(placer.keys(one, game.now)), game):
+                return
+            placer.loosen(one, game.now)
+
+    def _afford(self, count: int, game: BackfillSimulator) -> bool:
+        per_s = game.world.updates_per_s
+        rest = take(fill_bucket(self.bucket, game.now, per_s), count, per_s)
+        if rest is None:
+            self.held_back = True
+            return False
+        self.bucket = rest
+        game.updates += count
+        return True
+
+    def _servers(self, game: BackfillSimulator) -> list[Server]:
+        floor = game.floor
+        return [
+            replace(server, gpus_free=int(gpus), cpus_free=int(cpus + ROUNDING), mem_free_mib=int(mem))
+            for server, gpus, cpus, mem in zip(self.servers, floor.gpus, floor.cpus, floor.mem_mib, strict=True)
+        ]
+
 
 SOON = 1e-9  # what happens at one moment
 _TOLD = 1000  # steps between two calls of progress

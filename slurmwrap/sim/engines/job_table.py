@@ -18,6 +18,12 @@ from slurmwrap.sim.arrays import Bools, Floats, Ints
 from slurmwrap.sim.outcome import SimOutcome
 from slurmwrap.sim.queue_policies import Active
 
+# Clock of the mode *rounds*: when leases end.
+#
+# It counts in beats. With `round_s` > 0 a beat is a round, and beats are whole, so nothing drifts: leases end at each.
+# The first round of Synergy's simulator (msr-fiddle/synergy, 1bb2bed6, runner.py init_event_queue) begins at the first
+# multiple of its length that is not before the first submission; where all jobs are there at once, a second after it.
+# With `round_s` = 0 a beat is a second, and leases end at events.
 ONCE_S = 1.0  # all submitted within so much: all at once
 _ROUNDING = 1e-9
 

@@ -20,6 +20,7 @@ from slurmwrap.sim.queue_policies import Active, Policy
 from slurmwrap.sim.sim_job import SimJob
 
 
+# Waiting: a job in Slurm's queue, with what it asks for now. The mutable record of the model.
 @dataclass(slots=True, kw_only=True)
 class PendingSimJob:
     """`place`: index of the job in the trace. Seconds; CPUs and MiB per GPU."""

@@ -30,6 +30,12 @@ from slurmwrap.sim.sim_throughput import Points, claim_of, points_of, share_work
 from slurmwrap.sim.synergy_models import ITERATION_S
 
 
+# The critical jobs of a round: those on which the end of all work hangs, so that they must not wait.
+#
+# The shortest first is best for the mean JCT and starves the longest job, which then runs on alone at the end. A job is
+# critical as soon as it needs, as fast as it can ever run, at least `factor` times as long as all the work in the
+# system would take all GPUs at their share: to let it wait then makes the makespan longer by just that, however the
+# others are divided (the longer of a critical path and of the work per machine bounds every schedule; Graham 1969).
 def critical_first(order: Ints, active: Active, best: Floats, gpus: int, factor: float) -> Ints:
     """`order` with the critical jobs in front, in their own order. `best`: each job's best speed; `gpus`: of all."""
     backlog_s = float((active.left_s * active.gpus).sum()) / gpus
@@ -37,6 +43,10 @@ def critical_first(order: Ints, active: Active, best: Floats, gpus: int, factor:
     return np.concatenate([order[critical], order[~critical]])
 
 
+# How fast the chosen jobs run: asks the mechanism where its answer could be another. Pure but for its memory.
+#
+# A mechanism is deterministic and finds empty servers: the same list of jobs gets the same grants. Where no job has a
+# profile there is nothing to divide, and no one is asked.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
     """Of the chosen jobs, in order: who got a place, how fast it is there, on how many servers."""

@@ -1,6 +1,6 @@
 """Placer: production's plans obeyed by simulated jobs, at submission, and loosened level by level while they wait.
 
-What a plan asks of Slurm (placement/slurm_options.py, network_options.py, excluded_nodes.py) becomes what a Waiting
+What a plan asks of Slurm (placement/slurm_options.py, slurm_options.py, node_ranking.py) becomes what a Waiting
 insists on; a level of the plan is reached as placement/relaxation.py says, in a pass of the reconciler, for jobs at the
 head of the queue.
 """

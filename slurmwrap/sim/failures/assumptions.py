@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from slurmwrap.sim.failures import published_rates
 
 
+# FailureSettings: every rate and every assumption of the failure study in one place.
+#
+# No public trace of training jobs holds status, user and retries together. What is published is taken from
+# published_rates.py; what no one published is marked `assumed` here, and the study repeats it next to its figures.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureSettings:
     """Shares are 0..1, times seconds. ValueError for what cannot be."""

@@ -30,6 +30,13 @@ from slurmwrap.sim.failures.named_random import Purpose, draw_uniform, draw_unif
 from slurmwrap.sim.failures.published_rates import LEAST_MIN, LONGEST_MIN, MINUTE_S, PHILLY, PublishedCause
 from slurmwrap.sim.sim_job import SimJob
 
+# How long a run of each cause lasts until it fails: quantiles out of table 7's percentiles.
+#
+# Between the published percentiles the logarithm is interpolated. Two ends are not published. Below the median the
+# curve mirrors the one above it (down to the shortest time of the table). Beyond p95 it ends where the cause's share
+# of all run times to failure comes out as the table says: for that, the sum of all run times must be known, which it
+# is not; taken is the sum that comes out if each curve goes on beyond p95 as steeply as it came. Where that end would
+# lie below p95 or beyond the trace's 75 days it is kept there, and the share is missed.
 _AT = (0.0, 0.5, 0.9, 0.95, 1.0)
 
 

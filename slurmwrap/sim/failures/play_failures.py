@@ -37,6 +37,7 @@ from slurmwrap.sim.failures.study_state import (
 from slurmwrap.sim.sim_job import SimJob
 
 
+# How one run ends: its work is done, its user ends it, its own cause strikes, or a node fails.
 def ending_of(world: FailureWorld, life: SimJobState, nodes: tuple[int, ...], excluded: frozenset[int]) -> SimRunEnding:
     """What comes first. `excluded`: places of nodes that this run was kept away from."""
     doom, left = life.doom, life.need_s - life.kept_s
@@ -74,6 +75,8 @@ def _end_by_node_of_dump(
         return SimRunEnding(ran_s=life.need_s - life.kept_s)
     return SimRunEnding(ran_s=life.doom.run_s, category="node_failure", node=node)
 
+
+# What slurmwrap is told of a run that failed: a log may be misread, Slurm and the kernel are right.
 
 # Slurm's or the kernel's word, not the log's: the classifier does not misread them, nor take others for them.
 _NOT_FROM_LOGS = ("cpu_oom", "job_preempted", "node_failure", "gpu_hardware", "time_limit")

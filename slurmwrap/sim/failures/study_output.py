@@ -16,6 +16,7 @@ from slurmwrap.sim.failures.study_result import ArmResult, FailureStudy, Interva
 from slurmwrap.sim.failures.study_state import PLAIN
 from slurmwrap.sim.sim_job import SimJob
 
+# How much the savings hang on what is taken for granted: the study again, one assumption changed at a time.
 Progress = Callable[[int, int], None]
 
 

@@ -16,6 +16,7 @@ from slurmwrap.sim.failures.node_failures import Hardware
 from slurmwrap.sim.sim_job import SimJob
 
 
+# World: what all arms of one seed share.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureWorld:
     """The same jobs, in store for them the same, on the same nodes."""
@@ -34,6 +35,7 @@ class FailureWorld:
         return draw_uniform(self.seed, job.number, run, what)
 
 
+# Life: one job on its way through its runs in one world.
 @dataclass(slots=True, kw_only=True)
 class SimJobState:
     """Changes from run to run. Seconds; `kept_s` of `need_s` are safe in a checkpoint."""
@@ -87,6 +89,7 @@ class SimRunEnding:
 KILLED = "killed"
 
 
+# The worlds that are compared: which of slurmwrap's parts is at work in each.
 PLAIN = "plain"
 BLIND, BY_HAND, NONE, OURS = "blind", "by hand", "none", "production"
 
@@ -119,6 +122,7 @@ def arms_of(*, dump: bool) -> tuple[RetryArm, ...]:
     )
 
 
+# Account: where one world's GPU time went, and how many jobs met what. Seconds of GPU time; counts.
 @dataclass(slots=True, kw_only=True)
 class GpuTimeAccount:
     """Filled while a world is played."""

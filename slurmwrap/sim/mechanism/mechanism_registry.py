@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from slurmwrap.placement.allocate import allocate
-from slurmwrap.placement.demand import ROUNDS, GradedSettings
+from slurmwrap.placement.demand import GradedSettings
+from slurmwrap.sim.mechanism.lease_rounds import allocate_lease_rounds
 from slurmwrap.sim.mechanism.mechanism import Habits, Mechanism
 from slurmwrap.sim.mechanism.optimal import allocate_optimal
 from slurmwrap.sim.mechanism.reference_mechanisms import reference_greedy, reference_proportional, reference_tune
@@ -18,14 +19,16 @@ CRITICAL = 1.75  # chosen on dynamic loads of seeds 3001 to 3200: at 1 some mean
 def mechanism_of(
     name: str, *, leases: bool = False, consolidate: bool = False, largest_first: bool = False
 ) -> Mechanism:
-    """`graded` is production's allocate(), the others are Synergy's. ValueError for a name that no one knows.
+    """`graded` is production's allocate(), or its form for rounds; the others are Synergy's. ValueError else.
 
     `leases`: they end, as in the mode rounds; only `graded` and `proportional` mean something where they do not.
     `consolidate`: of the first three, a job on one server where one has room. `largest_first`: of `tune`, what
     Synergy's simulator does with LAS.
     """
     if name == "graded":
-        return partial(allocate, policy="graded", settings=ROUNDS if leases else GradedSettings())
+        if leases:
+            return partial(allocate_lease_rounds, settings=GradedSettings())
+        return partial(allocate, policy="graded", settings=GradedSettings())
     if name == "tune":
         return partial(reference_tune, consolidate=consolidate, largest_first=largest_first)
     plain: dict[str, Mechanism] = {

@@ -130,7 +130,7 @@ def options_of(claim: JobDemand, share: tuple[float, int]) -> Options:
     """What is no slower than the share and dearer than nothing as fast, of its profile's points and its share.
 
     `share`: CPUs and MiB per GPU. As it asks where the profile says nothing of the share. On purpose not
-    placement/lease_options.py: a yardstick for `graded` shares no code with it.
+    sim/mechanism/lease_assignment.py: a yardstick for `graded` shares no code with it.
     """
     at_share = find_speed(claim.speeds, *share)
     if at_share <= 0:

@@ -10,6 +10,12 @@ from slurmwrap.placement.demand import Allocation, JobDemand, Server, SpeedPoint
 from slurmwrap.placement.free_capacity import ROUNDING, FreeCapacity, list_free_capacity
 from slurmwrap.placement.throughput import find_speed
 
+# Where a job's GPUs are in Synergy's simulator, and what each then takes of its server's CPUs and memory.
+#
+# Two ways (msr-fiddle/synergy 1bb2bed6, simulator/resources/cluster.py). Plain: one GPU after the other, each on the
+# first server that has room for it, on however many servers that is. Consolidated (their "+place"): of the servers that
+# have room for all of it the one with fewest free GPUs; without one, spread over those with fewest free GPUs first.
+# Moving and spreading cost no speed there.
 Seats = tuple[tuple[FreeCapacity, int], ...]  # servers with how many of the job's GPUs; (): no place
 
 
@@ -84,6 +90,12 @@ def _count_most(room: FreeCapacity, amount: Amount) -> int:
     return int(min(room.gpus, by_cpus, by_memory))
 
 
+# What a job wants in Synergy's simulator: its best point, cut to what one server has.
+#
+# Of the points of its profile their simulator knows two only (msr-fiddle/synergy 1bb2bed6, simulator/jobs/workload.py):
+# the best, the fewest CPUs and then the least memory of those that are fastest, and the share, at which everybody has
+# speed 1. What of the best is more than one server has is cut to that, and the speed is then a straight line over CPUs
+# between the share and the best, whatever was cut. A job of more GPUs than a server has never gets beyond its share.
 def best_of(claim: JobDemand, server: Server) -> Amount:
     """Per GPU. `server`: like all of them. Its share for a job without a profile, or one that says nothing of that."""
     return _best_of(claim.speeds, claim.gpus, server)
@@ -116,6 +128,7 @@ def _beyond_one(wanted: Amount, share: Amount, gpus: int, server: Server) -> Amo
     )
 
 
+# The mechanism `proportional` as Synergy's authors play it ("+fair"): each GPU comes with its part of the server.
 def reference_proportional(
     claims: Sequence[JobDemand], servers: Sequence[Server], *, consolidate: bool = False
 ) -> tuple[Allocation, ...]:
@@ -126,6 +139,11 @@ def reference_proportional(
     )
 
 
+# The mechanism `greedy` of Synergy's authors: the best for each job in order, and who then has no room is passed.
+#
+# So GPUs stay idle because CPUs or memory are gone: the paper's case against packing (Mohan et al., OSDI 2022; in
+# msr-fiddle/synergy 1bb2bed6 it is what a policy does with neither "+fair" nor "+tune"). Their simulator tries
+# everybody in the queue, not only the first whose GPUs add up to the cluster's.
 def reference_greedy(
     claims: Sequence[JobDemand], servers: Sequence[Server], *, consolidate: bool = False
 ) -> tuple[Allocation, ...]:
@@ -142,6 +160,18 @@ def reference_greedy(
     return tuple(grants)
 
 
+# The mechanism `tune` as Synergy's authors play it, quirks included. Production's cleaned one: placement/synergy_tune.
+#
+# Each job in order (msr-fiddle/synergy 1bb2bed6, simulator/resources/cluster.py): its best demand; where that has no
+# room, its share; where even that has none, jobs on one server go back to their share until it has. What is odd in it:
+#
+# - There is nothing between the best and the share, and the speed is known at these two only (reference_mechanisms.py).
+# - The test that ought to pass a job whose return would free nothing that is missing compares five resources of which
+# one
+#   is never missing: so it passes none, and some lose their speed for nothing.
+# - A return is all or nothing, in CPUs and memory alike, and upwards too where the job had less than its share of one.
+# - A server with enough free GPUs is the first such one for several GPUs, and the one with fewest free for one.
+# - `largest_first`, only with their LAS: the chosen jobs are sorted by GPUs, most first.
 @dataclass(slots=True, kw_only=True)
 class _Seated:
     """One job of the round."""

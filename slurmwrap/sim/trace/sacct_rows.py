@@ -206,6 +206,7 @@ def _is_sound(fields: Sequence[str], head: Head) -> bool:
     return True
 
 
+# Turns one row of sacct into a Run: what was asked, what was given, when.
 _TITLES = {
     title.lower(): title
     for title in ("Submit", "Eligible", "Start", "End", "Elapsed", "Timelimit", "AllocTRES", "ReqTRES")

@@ -38,6 +38,7 @@ class Load:
     remarks: tuple[str, ...] = ()  # what was left out or fixed, and how often; for people
 
 
+# What the readers of traces share: how much they take, and how they show what they found.
 LINE_CAP = 1 << 20  # characters of a line
 JOB_CAP = 5_000_000
 MOST_SECONDS = 1e10  # 317 years: more is milliseconds

@@ -25,6 +25,13 @@ from slurmwrap.sim.whatif.arm_measures import GRID_S, Span, arm_of, jct_change, 
 from slurmwrap.sim.whatif.cluster_shape import ClusterShape
 from slurmwrap.sim.whatif.whatif_study import OURS, PLAIN, REAL, Lost, Study, StudyWorld, UserLoss, Waste, Window
 
+# GPU-hours that runs held and that ended without a result, by Slurm's state and by user.
+#
+# A run that was stopped by its limit or its owner may have left checkpoints: what it held is counted as lost only in
+# the sense that the run did not complete. Slurm's record is all there is; a script that hides its error ends
+# COMPLETED.
+
+# What of a study was guessed or left out, in whole sentences.
 _HOUR = 3600.0
 
 
@@ -96,6 +103,12 @@ def _format_verb(count: int) -> str:
     return "is" if count == 1 else "are"
 
 
+# Which jobs of a dump count, and how those that were in the system before it begins enter the replay.
+#
+# A dump of a month holds every job that was there at some time in the month. Of those submitted before, it shows only
+# the ones that were still there: a selection of long and late jobs, whose delays must not count. They do hold nodes,
+# so they are replayed: a job that ran when the window began starts when it really did, one that waited enters at the
+# beginning.
 _TOO_FEW = 0.5  # of the jobs: a window that leaves out more is none
 
 

@@ -28,6 +28,7 @@ from slurmwrap.slurm.pyslurm.worker_client import Link, SlurmRefused, Unsupporte
 from slurmwrap.slurm.scontrol_parser import parse_gres, parse_gres_used, parse_state, release_of
 from slurmwrap.slurm.scontrol_requests import SEVERAL_TOPOLOGIES
 
+# Turns what worker.py tells of nodes and partitions into the records that the commands give.
 Told = Mapping[str, Any]
 
 

@@ -9,31 +9,30 @@ import pytest
 
 import slurmwrap
 from slurmwrap.placement import tuning
-from slurmwrap.placement.demand import ROUNDS, GradedSettings
+from slurmwrap.placement.demand import GradedSettings
 from slurmwrap.reconcile import tune_pending as reconciler
 from slurmwrap.sim.engines import sim_tuner
+from slurmwrap.sim.mechanism import lease_rounds
 from slurmwrap.sim.mechanism.mechanism import Habits
 from slurmwrap.sim.mechanism.mechanism_registry import CRITICAL, MECHANISMS, habits_of, mechanism_of
 from slurmwrap.sim.sim_job import servers_of
 
 
-@pytest.mark.parametrize(("leases", "settings"), [(True, ROUNDS), (False, GradedSettings())], ids=["rounds", "slurm"])
-def test_graded_is_the_very_function_that_gsub_and_the_reconciler_call(leases: bool, settings: GradedSettings) -> None:
-    graded = mechanism_of("graded", leases=leases)
+def test_graded_is_the_very_function_that_gsub_and_the_reconciler_call() -> None:
+    graded = mechanism_of("graded")
     assert isinstance(graded, partial)
     assert graded.func is tuning.allocate is reconciler.allocate is sim_tuner.allocate
-    assert graded.keywords == {"policy": "graded", "settings": settings}
+    assert graded.keywords == {"policy": "graded", "settings": GradedSettings()}
 
 
-def test_only_the_simulator_asks_for_leases_that_end() -> None:
-    """Nothing else names the setting, so no configuration leads there: figures of rounds are not production's."""
+def test_only_the_simulator_divides_servers_in_rounds() -> None:
+    """Figures of rounds are not production's: no other package imports the lease-based allocation."""
+    rounds = mechanism_of("graded", leases=True)
+    assert isinstance(rounds, partial) and rounds.func is lease_rounds.allocate_lease_rounds
     home = Path(slurmwrap.__file__).parent
-    texts = {str(path.relative_to(home)): path.read_text(encoding="utf-8") for path in home.rglob("*.py")}
-    naming = {name for name, text in texts.items() if "leases_end" in text or ("ROUNDS" in text and "demand" in text)}
-    assert naming == {
-        *(f"placement/{name}.py" for name in ("allocate", "demand", "graded")),
-        "sim/mechanism/mechanism_registry.py",
-    }
+    texts = {path.relative_to(home): path.read_text(encoding="utf-8") for path in home.rglob("*.py")}
+    using = {name.parts[0] for name, text in texts.items() if "import allocate_lease_rounds" in text}
+    assert using == {"sim"}
 
 
 @pytest.mark.parametrize("name", MECHANISMS)

@@ -16,8 +16,8 @@ from itertools import islice
 
 from slurmwrap.fast_dataclasses import dataclass, field
 from slurmwrap.placement.allocation_options import AllocationOption
-from slurmwrap.placement.assignment import Climb, Job, climb_levels
 from slurmwrap.placement.free_capacity import ROUNDING, FreeCapacity
+from slurmwrap.sim.mechanism.lease_assignment import Climb, Job, climb_levels
 
 SWEEPS = 5
 TRIES = 2  # partners that a server is compared with in a sweep

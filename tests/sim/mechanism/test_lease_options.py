@@ -6,7 +6,7 @@ from allocate_cases import claim, points, server
 
 from slurmwrap.placement.allocation_options import AllocationOption, Prices, share_of
 from slurmwrap.placement.demand import JobDemand
-from slurmwrap.placement.lease_options import Menu, make_menu
+from slurmwrap.sim.mechanism.lease_assignment import Menu, make_menu
 
 PRICES = Prices(cpu=1.0, mib=1e-6)
 

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from slurmwrap.placement.allocate import allocate
 from slurmwrap.placement.allocation_options import share_of
-from slurmwrap.placement.demand import ROUNDS, Allocation, GradedSettings, JobDemand, Server
+from slurmwrap.placement.demand import Allocation, GradedSettings, JobDemand, Server
 from slurmwrap.placement.throughput import find_speed
+from slurmwrap.sim.mechanism.lease_rounds import allocate_lease_rounds
 
 FEW, MANY = settings(max_examples=12), settings(max_examples=25)
 Situation = tuple[tuple[JobDemand, ...], tuple[Server, ...]]
@@ -26,8 +27,8 @@ WIDE = points((3, 64_000, 1.0), (6, 64_000, 1.75), (9, 64_000, 2.0), (12, 64_000
 STEEP = points((3, 64_000, 1.0), (6, 64_000, 2.5))
 
 
-def rounds(queue: Sequence[JobDemand], cluster: Sequence[Server], lead: float = ROUNDS.lead) -> tuple[Allocation, ...]:
-    return allocate(queue, cluster, "graded", replace(ROUNDS, lead=lead))
+def rounds(queue: Sequence[JobDemand], cluster: Sequence[Server], lead: float = 1.0) -> tuple[Allocation, ...]:
+    return allocate_lease_rounds(queue, cluster, GradedSettings(lead=lead))
 
 
 def gpus(queue: Sequence[JobDemand], grants: Sequence[Allocation]) -> int:

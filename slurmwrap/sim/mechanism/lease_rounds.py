@@ -5,15 +5,16 @@ Nothing is kept from round to round and no one need be kept room for, so what co
     max  sum over jobs of  weight x GPUs x speed     each at a point of its profile, no slower than its share,
                                                      on servers whose GPUs, CPUs and memory it does not exceed
 
-1. Menu (lease_options.py). Each job has a floor, the cheapest point within its share that is as fast, and steps above
-   it.
+1. Menu (lease_assignment.py). Each job has a floor, the cheapest point within its share that is as fast, and steps
+   above it.
 2. Weight. A GPU's speed counts e^lead times as much at the head of the queue as one whole cluster behind it
    (Settings.lead): who is first ends first and makes room for others; the order is all that is known of run times.
-3. Targets, seats (assignment.py). The pool of all servers is divided by water-filling; jobs of most GPUs, then the
-   hungriest, are seated first, so that hungry ones lie next to light ones. Everybody's floor is kept free for them, so
-   that anyone who fits with their share has a place.
-4. Exchange (rebalance.py). Servers are divided one by one, and jobs change servers in pairs while that raises the sum.
-5. Never less than Synergy-Tune. Where that (synergy_tune.py) seats more GPUs, or more speed by weight, its grants hold.
+3. Targets, seats (lease_assignment.py). The pool of all servers is divided by water-filling; jobs of most GPUs, then
+   the hungriest, are seated first, so that hungry ones lie next to light ones. Everybody's floor is kept free for them,
+   so that anyone who fits with their share has a place.
+4. Exchange (lease_rebalance.py). Servers are divided one by one, and jobs change servers in pairs while that raises
+   the sum.
+5. Never less than Synergy-Tune. Where that (allocate.py) seats more GPUs, or more speed by weight, its grants hold.
 
 Synergy-Tune knows two points of a job, its best and its share, and takes everything back from whom it meets first. Its
 optimum, an integer program on one pool of all servers (OSDI'22), is what the sum here is to come near to.
@@ -26,11 +27,10 @@ from math import exp
 
 from slurmwrap.placement.allocate import tune
 from slurmwrap.placement.allocation_options import Prices, Share, share_of
-from slurmwrap.placement.assignment import Job, assign_capacity, make_assignment_job
 from slurmwrap.placement.demand import Allocation, GradedSettings, JobDemand, Server
 from slurmwrap.placement.free_capacity import list_eligible, list_free_capacity
-from slurmwrap.placement.lease_options import Menu, make_menu
-from slurmwrap.placement.rebalance import exchange_between_servers
+from slurmwrap.sim.mechanism.lease_assignment import Job, Menu, assign_capacity, make_assignment_job, make_menu
+from slurmwrap.sim.mechanism.lease_rebalance import exchange_between_servers
 
 
 def allocate_lease_rounds(
