@@ -23,7 +23,7 @@ from slurmwrap.model.submission import Submission
 from slurmwrap.protocols import Published
 from slurmwrap.sbatch.request import JobRequest
 
-APART = (".inject.", ".node_hooks.", ".sim", ".cli.start", "lab.", "pyslurm")
+APART = (".inject.", ".node_hooks.", ".sim", ".gsub.start", "lab.", "pyslurm")
 
 
 def modules() -> Iterator[Any]:

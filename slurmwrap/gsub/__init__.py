@@ -1,5 +1,6 @@
 """The program gsub: the order of steps from a call to the job's submission, its pre-run and its release.
 
+    start          the program `gsub`, as it is installed
     gsub_main      the command line; exec_sbatch hands over calls that are plainly sbatch's
     submit         one submission, with everything that is said of it
     prepare        request + memory + snapshot        → Prepared   nothing outside has changed yet

@@ -222,7 +222,7 @@ def run_prerun_first(
 
     from slurmwrap.gsub.follow_prerun import follow
 
-    gc.enable()  # a submission goes without (cli/start.py), but this may take hours
+    gc.enable()  # a submission goes without (gsub/start.py), but this may take hours
     alone = prepared.prerun == "only"
     as_asked = render(prepared.request, (), added=prepared.added)  # a refused plan is no reason to refuse the job
     tested = desk.slurm.sbatch(make_sbatch_call(prepared.request, as_asked, desk, ("--test-only",)))

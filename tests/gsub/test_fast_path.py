@@ -13,7 +13,7 @@ import pytest
 from waiting import allow
 
 from slurmwrap import timing
-from slurmwrap.cli import start
+from slurmwrap.gsub import start
 
 # Of the standard library, beside what Python has loaded when a program begins; a name here is a package with all in it.
 STANDARD = {

@@ -12,9 +12,9 @@ from unittest import mock
 import pytest
 from waiting import allow
 
-from slurmwrap.cli import start
 from slurmwrap.config import Config, load
 from slurmwrap.errors import ConfigError
+from slurmwrap.gsub import start
 from slurmwrap.gsub.gsub_main import main
 from slurmwrap.gsub.new_script import get_template, is_new_command
 from slurmwrap.host.run_command import run as run_command

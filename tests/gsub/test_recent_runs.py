@@ -10,7 +10,7 @@ from pathlib import Path
 
 from waiting import allow
 
-from slurmwrap.cli import start
+from slurmwrap.gsub import start
 from slurmwrap.gsub.submission_records import leave_submission
 from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.run import JobRun

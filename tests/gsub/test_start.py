@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from waiting import allow
 
-from slurmwrap.cli import start
+from slurmwrap.gsub import start
 
 TELLS = """#!/bin/sh
 for descriptor in 0 1 2; do [ -e /proc/$$/fd/$descriptor ] && open="$open $descriptor"; done

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from waiting import allow
 
-from slurmwrap.cli import start
+from slurmwrap.gsub import start
 
 SCONTROL = """#!/bin/sh
 if [ "$*" = "show node -d -o" ]; then
