@@ -45,7 +45,7 @@ class Console:
         return f"\033[{codes}m{text}\033[0m" if self.colour and codes else text
 
     def say(self, text: str, *styles: str) -> None:
-        """One line, with the program's name; a line break in what a user wrote must not forge another line of ours."""
+        """One line, with the program's name; a line break in what a user wrote must not forge another line."""
         self._line(self.style(f"{self.program}: {visible(text)}", *styles))
 
     def block(self, text: str) -> None:

@@ -2,7 +2,7 @@
 
     SlurmwrapError            1
     ├─ UsageError           255   a flag or #GSUB line we cannot take (sbatch's own code for a bad option)
-    │  └─ UnknownOption     255   nobody's option that we know of: a site plugin's, or sbatch refuses it
+    │  └─ UnknownOption     255   an option of no program that we know: a site plugin's, or sbatch refuses it
     ├─ ConfigError           78   a configuration file or key
     │  └─ WrongKey           78   one key of it: unknown, or with a value that it cannot have
     ├─ ScriptError            1   the batch script itself (sbatch's own code)
@@ -15,7 +15,7 @@
     │  └─ StaticFailed      3   the static stage found it: nothing was submitted, not even a pre-run
     ├─ PrerunInconclusive     4   --prerun=only: nothing proven
     ├─ StoreError             6   database or spool: locked, corrupt, newer, full
-    │  └─ BadCredential       6   not a MUNGE credential of this realm: forged, damaged, or sealed for somebody else
+    │  └─ BadCredential       6   not a MUNGE credential of this realm: forged, damaged, or sealed for someone else
     └─ LabError               7   the lab cannot start or stop
 Unexpected errors end with 70 (EX_SOFTWARE).
 """
@@ -24,7 +24,7 @@ from __future__ import annotations
 
 
 class SlurmwrapError(Exception):
-    """Something expected went wrong. `hint` is one sentence that tells the way out; empty when there is none."""
+    """Something expected went wrong. `hint` is one sentence that gives the way out; empty when there is none."""
 
     exit_code = 1
 

@@ -15,7 +15,7 @@ _WORDS = {"true": True, "false": False}
 
 
 def read(text: str) -> dict[str, Any] | None:
-    """What `tomllib.loads` makes of it, or None: no one but tomllib can tell."""
+    """What `tomllib.loads` makes of it, or None: only tomllib can say."""
     tables: dict[str, Any] = {}
     try:
         table = tables

@@ -53,13 +53,13 @@ class SbatchCall:
     environ: Mapping[str, str] = field(default_factory=dict)  # the whole environment of the call
     cwd: str | None = None
     timeout_s: float | None = None  # None: the edge's own; math.inf for sbatch --wait
-    accepted: Callable[[SbatchResult], None] | None = None  # told at once what sbatch said until it named the job
+    accepted: Callable[[SbatchResult], None] | None = None  # gets at once what sbatch said until it named the job
     meanwhile: Callable[[], None] | None = None  # something short that may be done while sbatch is at work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SbatchResult:
-    """What sbatch said, without what `accepted` was told. `job_id` None: it refused or (`timed_out`) no one knows."""
+    """What sbatch said, without what `accepted` got. `job_id` None: it refused or (`timed_out`) no one knows."""
 
     exit_code: int
     stdout: str
@@ -274,7 +274,7 @@ class Memory(Protocol):
         """This very script, code and environment passed its pre-run before."""
 
     def undecided(self, fingerprint: str) -> str:
-        """Why the newest pre-run of the very same could not tell, where another one would not either; "" else."""
+        """Why the newest pre-run of the very same could not say, where another one would not either; "" else."""
 
     def completed(self, script_sha256: str, fingerprint: str) -> bool:
         """A run of the very same is known to have completed."""
@@ -289,16 +289,16 @@ class Memory(Protocol):
         """Deterministic failures of this very script, code and arguments since its last success, newest first."""
 
     def site_listens(self) -> bool:
-        """The site's reconciler can be told of a submission from here."""
+        """The site's reconciler can be sent a submission from here."""
 
     def picked_at(self) -> float:
         """When a list of nodes was last asked for a job of this user's, Unix seconds; 0: never."""
 
     def remember_submission(self, submission: Submission) -> None:
-        """Keeps it, and tells the site where there is one."""
+        """Keeps it, and reports it to the site where there is one."""
 
     def remember_prerun(self, record: PrerunRecord) -> None:
-        """Keeps it, and tells the site where there is one."""
+        """Keeps it, and reports it to the site where there is one."""
 
     def trial_dir(self) -> str:
         """A fresh private directory for one pre-run's files. OSError when it cannot."""
@@ -312,7 +312,7 @@ class Memory(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenIncident:
-    """What everyone may know of an open incident: no one's job, no word of a user's.
+    """What everyone may know of an open incident: no one's job, no text of a user's.
 
     `scope`: "cluster", "switch leaf0", "path /scratch" (a mount point that the controller knows), "path" (another one)
     or "host" (some host outside).

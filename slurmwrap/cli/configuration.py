@@ -75,7 +75,7 @@ def template() -> None:
 
 @app.command(short_help="What is wrong with a file.")
 def check(file: _File) -> None:
-    """Read a file as slurmwrap would, and tell everything that is wrong with it at once.
+    """Read a file as slurmwrap would, and list everything that is wrong with it at once.
 
     Exit codes: 0 it can be installed, 78 it cannot.
 

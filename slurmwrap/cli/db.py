@@ -171,7 +171,7 @@ def serve(
     \b
     Example, from your own machine:
       ssh -L 8001:127.0.0.1:8001 controller slurmwrap db serve
-    then open http://127.0.0.1:8001. It asks for no password: whoever reaches the
+    then open http://127.0.0.1:8001. It asks for no password: anyone who reaches the
     port reads other people's log lines. Needs: pip install 'slurmwrap[datasette]'
     """
 
@@ -303,7 +303,7 @@ def arguments_of(database: Path, host: str, port: int, described_in: Path) -> li
 
 
 def make_metadata(database: Path) -> dict[str, Any]:
-    """What Datasette is told: the shipped titles and queries, and every table and column out of the schema."""
+    """What Datasette is given: the shipped titles and queries, and every table and column out of the schema."""
     told: Mapping[str, Any] = json.loads((shipped("templates") / "datasette" / "metadata.json").read_text("utf-8"))
     tables = {
         one.name: {"description": f"{one.meaning[:1].upper()}{one.meaning[1:]}.", "columns": dict(one.columns)}

@@ -257,7 +257,7 @@ def check(
     """Look what of the installation still holds: files, modes, slurm.conf, what slurmctld has in force, units.
 
     With --nodes also whether these nodes read a slurm.conf that names the hooks, by a short job of root's on each.
-    Exit codes: 0 all is well, 1 a warning, 2 a failure. `slurmwrap doctor` tells whose hooks were heard.
+    Exit codes: 0 all is well, 1 a warning, 2 a failure. `slurmwrap doctor` shows whose hooks sent something.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`slurmwrap hooks watchdog`: looks, tells the journal, and mails when something changed."""
+"""`slurmwrap hooks watchdog`: checks, writes to the journal, and mails when something changed."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def _is_meant(one: BlockedInput, pattern: str, job: int, wanted: RunFilter) -> b
 
 
 def _list_freed(place: RecordSource, as_json: bool) -> None:
-    """The site's word that its user overruled for themselves."""
+    """The site's block that its user overruled for themselves."""
     freed = {} if place.site else UserState(place.database.parent).freed_inputs()
     rows = [{"digest": digest, "freed_at": at} for digest, at in sorted(freed.items(), key=lambda one: -one[1])]
     lines = [[digest[:_DIGEST], text_format.moment(at, terminal.local_zone())] for digest, at in freed.items()]

@@ -1,7 +1,7 @@
 """`slurmwrap jobs`: all that is kept of jobs, and how a person takes back what was decided. Flags in, tables out.
 
-Root and SlurmUser see and clear what the site's reconciler keeps; anybody else sees his own jobs, and clears what his
-own reconciler keeps where there is no site.
+Root and SlurmUser see and clear what the site's reconciler keeps; anybody else sees their own jobs, and clears what
+their own reconciler keeps where there is no site.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def show(
     as_json: list_options.AsJson = False,
 ) -> None:
     """Show all that is kept of one job: its submission with plan and changes, each run with evidence and decision,
-    every intended action, the retry ledger, and what clears it. Tasks of an array that ended alike are told once."""
+    every intended action, the retry ledger, and what clears it. Tasks of an array that ended alike are shown once."""
     config, place = load(os.environ), _get_record_source()
     address = checked(job)
     known = find_records_of_cluster(place, address, config)
@@ -161,7 +161,8 @@ def clear(job: Job, note: list_options.Note = "") -> None:
 
 
 def _take_back(database: Database, run: JobRun, who: str, now: float) -> list[str]:
-    """Intended actions of ours that would run the job again, ticked off as given up; what is not written as intended
+    """Intended actions of slurmwrap that would run the job again, ticked off as given up; what is not written as
+    intended
     yet goes with the plan."""
     taken = []
     for action in database.actions(run.attempt, unfinished=True):

@@ -53,7 +53,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """The reconciler's newest pass; None: no one told."""
+    """The reconciler's newest pass; None: not known."""
 
     at: float | None = None  # when it ended, Unix seconds
     seconds: float | None = None

@@ -37,7 +37,7 @@ from slurmwrap.store.published import FAULTS, PERMIT, read_published, read_trust
 def describe_gate(
     place: str, trusted: Collection[int], zone: tzinfo | None, now: float
 ) -> tuple[list[dict[str, Any]], str]:
-    """A row for each standing fault, and the same for people with the permit above; nothing where nothing is told."""
+    """A row for each standing fault, and the same for people with the permit above; nothing where none is."""
     permit, faults = _read_published(place, PERMIT, trusted), _read_published(place, FAULTS, trusted)
     if not permit:
         return [], "The gate is told nothing: the rule 'gate' is in observe mode, or no site is configured."
@@ -231,7 +231,7 @@ def show(
 ) -> None:
     """Show the sum of a node term by term: weights, jobs, dates and the lines behind them.
 
-    Faults that are alike share a line, and so do nodes of which the same is told.
+    Faults that are alike share a line, and so do nodes with the same text.
     """
     config = load(os.environ)
     view = _make_view(_get_record_source(), config)
@@ -255,7 +255,7 @@ def _format_head(row: Mapping[str, Any]) -> str:
 
 @app.command()
 def gate(as_json: list_options.AsJson = False) -> None:
-    """Show what the nodes' Prolog gate is told: until when it may refuse, and the faults for which it does.
+    """Show what the nodes' Prolog gate knows: until when it may refuse, and the faults for which it does.
 
     Only where site.published is configured. `clear` and `repaired` take a node's fault away with the next pass.
     """

@@ -44,7 +44,7 @@ from slurmwrap.store.prerun_registry import JOB, PrerunRegistry, read_number
 from slurmwrap.store.user_state_files import UserState
 
 
-# Pre-runs as the files of their directories tell of them, and Slurm where it has to be asked. Edges by argument.
+# Pre-runs as the files of their directories show them, and Slurm where it has to be asked. Edges by argument.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrerunRow:
     """One pre-run. `state`: "pass", "fail", "inconclusive"; Slurm's own in lower case while it lives; "attached" while

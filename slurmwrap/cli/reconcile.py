@@ -107,7 +107,7 @@ def reconcile(
 ) -> None:
     """Find out why jobs ended, and act on it as far as the rules allow.
 
-    Root and SlurmUser reconcile the site's jobs where site.state_dir is configured; everyone else his own.
+    Root and SlurmUser reconcile the site's jobs where site.state_dir is configured; everyone else their own.
 
     \b
     Examples:

@@ -126,7 +126,7 @@ def _of_job(database: Database, address: str, number: int) -> JobRecords:
 
 
 def of_cluster(known: JobRecords, cluster: str) -> JobRecords:
-    """What it tells of this one's jobs."""
+    """What it holds of this user's jobs."""
     return replace(
         known,
         submissions=tuple(s for s in known.submissions if s.cluster == cluster),

@@ -392,7 +392,7 @@ def _list_pages(folder: Path) -> Iterator[Path]:
 
 
 def _read_verdict(path: Path) -> tuple[str, str]:
-    """As the page's own head tells it: four hundred pages are listed in milliseconds."""
+    """By the page's own head: four hundred pages are listed in milliseconds."""
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD).decode("utf-8", "replace")

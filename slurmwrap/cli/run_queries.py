@@ -21,7 +21,7 @@ from slurmwrap.store.database import Database
 from slurmwrap.store.job_summary import Key, summarize_jobs
 from slurmwrap.store.queries import Sums
 
-_Names = Mapping[tuple[str, int], tuple[str, str]]  # (cluster, job id) -> its name and user, as gsub told
+_Names = Mapping[tuple[str, int], tuple[str, str]]  # (cluster, job id) -> its name and user, as gsub reported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

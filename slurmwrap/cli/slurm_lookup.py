@@ -1,4 +1,4 @@
-"""What Slurm itself can tell of a job that slurmwrap never saw: slurmctld while it remembers, else slurmdbd."""
+"""What Slurm itself knows of a job that slurmwrap never saw: slurmctld while it remembers, else slurmdbd."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from slurmwrap.slurm.commands import SlurmCommands
 
 
 def unrecorded(address: str, config: Config, environ: Mapping[str, str], uid: int | None) -> tuple[JobRun, ...]:
-    """Its runs, judged by Slurm's word and the log, where we may read it. () where Slurm tells nothing. SlurmwrapError
-    for a submission that Slurm refused.
+    """Its runs, judged by Slurm's record and the log, where we may read it. () where Slurm knows nothing.
+    SlurmwrapError for a submission that Slurm refused.
 
-    `uid`: whose runs alone are told; None: everybody's, for administrators.
+    `uid`: whose runs alone are returned; None: everybody's, for administrators.
     """
     commands = SlurmCommands(environ, timeout_s=config.slurm_timeout_s)
     try:

@@ -1,4 +1,4 @@
-"""`slurmwrap why`: what happened to one job, on what evidence, and what to do. Flags in, one Story told."""
+"""`slurmwrap why`: what happened to one job, on what evidence, and what to do. Flags in, one Story out."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def why(
     """Tell why a job failed, and what to do now.
 
     Without JOBID it is your last failed job; where clusters share your home, JOBID is this cluster's. Exit code 0: it
-    is told, or nothing failed; 1: nothing is known of the job; 6: the database cannot be read; 255: that is no job id.
+    is explained, or nothing failed; 1: nothing is known of the job; 6: the database cannot be read; 255: that is no
+    job id.
 
     \b
     Examples:
@@ -86,7 +87,7 @@ def why(
 
 
 def _none(place: RecordSource, unseen: str) -> str:
-    """Nothing failed, or none can tell."""
+    """Nothing failed, or it cannot be known."""
     if unseen:
         return "no failure is stored; whether a job failed since the last look is not known"
     return f"no job{'' if place.site else ' of yours'} failed in the last 30 days, as far as Slurm and slurmwrap know"

@@ -1,6 +1,6 @@
 """On which line of a configuration file a key stands.
 
-tomllib does not tell, so it is asked about ever longer beginnings of the file: the first with the key ends at it.
+tomllib does not say, so it is asked about ever longer beginnings of the file: the first with the key ends at it.
 Exact for whatever TOML allows; only for people's questions.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def place(path: str, text: str, key: str) -> str:
-    """`path:12`, or `path` alone where the line cannot be told. A key without a line has its table's."""
+    """`path:12`, or `path` alone where the line is not known. A key without a line has its table's."""
     lines = find_key_lines(text)
     names = key.split(".")
     known = [".".join(names[:size]) for size in range(len(names), 0, -1)]

@@ -72,10 +72,10 @@ def _find_run_boundary(observation: Observation, start: float | None, following:
 
 
 def complete_job_record(job: JobRecord, observations: Sequence[Observation]) -> JobRecord:
-    """`job` completed from what the hooks were told, for a run that Slurm has forgotten or already requeued.
+    """`job` completed from what Slurm gave the hooks, for a run that Slurm has forgotten or already requeued.
 
     Hooks see 0:0 for success, cancellation, time limit, node failure and preemption alike (Slurm 22.05, all four;
-    since 24.11 a node failure is 0:1); the state then stays unknown ("") and only the log can tell. The controller's
+    since 24.11 a node failure is 0:1); the state then stays unknown ("") and only the log can show it. The controller's
     own record is preferred.
     """
     words = sorted(observations, key=lambda o: (o.context is not Context.EPILOG_SLURMCTLD, o.at))

@@ -166,7 +166,7 @@ def _judge(evidence: Evidence, views: tuple[LogView, ...], kernel: KernelCause |
 
 
 def _has_died_of_signal(evidence: Evidence) -> bool:
-    """Whether the exit code tells of a crash: more than a line that is only a hint does."""
+    """Whether the exit code shows a crash: more than a line that is only a hint does."""
     word = slurm_state.exit_word(evidence)
     return word is not None and word.category in ("core_dump", "invalid_memory_access")
 

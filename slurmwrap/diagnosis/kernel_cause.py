@@ -71,7 +71,7 @@ def find_kernel_cause(
 ) -> KernelCause | None:
     """The finding that weighs most; the earliest among equals. None when nothing that matters is said.
 
-    `nvml`: Evidence.nvml, the driver's own word at the job's end.
+    `nvml`: Evidence.nvml, the driver's own report at the job's end.
     """
     words = [*_list_xid_causes(lines), *_list_signature_causes(lines, signatures), *_list_nvml_causes(nvml)]
     return min(words, key=lambda word: (word.rank, word.line), default=None)
@@ -124,7 +124,7 @@ def _list_signature_causes(lines: tuple[KernelLine, ...], signatures: SignatureS
 def _list_nvml_causes(lines: tuple[str, ...]) -> Iterable[KernelCause]:
     """Informational and never conclusive: the reset may be pending for days (a row remap) while jobs run well.
 
-    Of the lines that node_facts.py writes, those of NVIDIA's own word that something is broken.
+    Of the lines that node_facts.py writes, those of NVIDIA's own statement that something is broken.
     """
     for text in lines:
         if found := _NVML.match(text):

@@ -146,7 +146,7 @@ def _find_candidate_rows(log: LogRows, signatures: SignatureSet) -> dict[int, li
 
 
 class _Text:
-    """Pieces of text by the words in them: where a literal is, told from its words."""
+    """Pieces of text by the words in them: where a literal is, found by its words."""
 
     def __init__(self, pieces: tuple[str, ...]) -> None:
         self.pieces = pieces

@@ -123,7 +123,7 @@ def has_finished(row: str) -> bool:
 
 
 def _classify_row(row: str) -> str:
-    """What a row tells about training: progress, finished, restart, or nothing."""
+    """What a row shows about training: progress, finished, restart, or nothing."""
     if any(hint in row for hint in _HINTS) and _PROGRESS.search(row):
         return "" if _BESIDE.search(row) else "progress"
     if any(hint in row for hint in _END_HINTS) and _FINISHED.search(row):

@@ -16,7 +16,7 @@ _LOST = 15  # NVML_ERROR_GPU_IS_LOST
 _LINES = 64  # of one Epilog
 _CAP = 500
 UNREAD = "the output was not read"
-# What a hook says it could not do. Of errors that quote a user's path (log_error) the reason alone is told.
+# What a hook says it could not do. Of errors that quote a user's path (log_error) the reason alone is reported.
 _TROUBLE = (
     ("gpu_error", "GPUs could not be read"),
     ("kernel_error", "kernel log"),

@@ -2,7 +2,7 @@
 
 A crash behind `echo done`, `| tee log` or `|| true`, and training with a loss of NaN, end with exit code 0. Precision
 comes first: sound jobs print many errors that they survive. So only what a process writes as it dies counts (an
-uncaught Python exception, argparse's refusal, the shell's word on a killed process), and only where hardly anything
+uncaught Python exception, argparse's refusal, the shell's line about a killed process), and only where hardly anything
 follows it; a NaN loss counts when it is on each of the last lines that show the training loss.
 """
 
@@ -79,7 +79,7 @@ _NAN_HINTS = ("nan", " inf", "=inf", ":inf", "(inf", "-inf", "+inf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputEnd:
-    """The error with which a log ends: what died is told from row `start` on, and `row` is its last word.
+    """The error with which a log ends: what died is described from row `start` on, and `row` is its last line.
 
     `nan`: it is a loss of NaN, at `start` for the first time since it was finite.
     """

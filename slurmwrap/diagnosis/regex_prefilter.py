@@ -14,7 +14,8 @@ _COUNT = re.compile(r"\{(\d{0,6})(?:,\d{0,6})?\}(?<!\{\})")  # any other brace i
 _SPECIAL = ".^$"
 # Characters that stand for themselves. One that a quantifier follows is not part of the run: it may be absent.
 _PLAIN_RUN = re.compile(r"[^\\\[()|.^$?*+{]+(?![?*+{])")
-# What groups and alternatives are told from: themselves, and what may hold such a character and means another thing.
+# What groups and alternatives are recognised by: themselves, and what may hold such a character and means another
+# thing.
 _STRUCTURE = re.compile(r"\\.?|\[\^?\]?(?:[^\]\\]|\\.?)*\]?|[()|]", re.DOTALL)
 _DEEPER = {"(": 1, ")": -1}
 

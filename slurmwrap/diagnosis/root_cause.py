@@ -187,7 +187,7 @@ def _find_preceding_match(root: LogMatch, alive: Sequence[LogMatch]) -> LogMatch
 def _get_strength_in(scene: _Scene, mark: LogMatch) -> int:
     """A connection that breaks once peers are lost is a hint only, whatever its signature makes of it.
 
-    So is what a side script complained of while training ran. What the fabric tells after a failure of the program's
+    So is what a side script complained of while training ran. What the fabric reports after a failure of the program's
     own is no more than that failure.
     """
     if _is_of_tool(mark) and scene.trained.get(mark.log, mark.row) < mark.row:

@@ -78,7 +78,7 @@ class LogSignature:
     """One message. Expressions are kept as text and compiled when first needed."""
 
     id: str
-    category: str  # "" for roles other than root, unless they tell something on their own
+    category: str  # "" for roles other than root, unless they mean something on their own
     patterns: tuple[str, ...]
     by: str  # which software prints it, with its source
     examples: tuple[str, ...]

@@ -54,13 +54,13 @@ class HeldJob:
     fingerprint: str
     cluster: str = ""  # "": ask Slurm
     given: tuple[float, ...] = ()  # the begin times that gsub may have given it (gsub/start_time.py)
-    job: JobIdentity | None = None  # by which it is told from another one of its id; None: not known
+    job: JobIdentity | None = None  # which distinguishes it from another one of its id; None: not known
     output: str = ""  # the file that the script wrote to in the pre-run
     borrowed: bool = False  # the verdict is of another job of the same script and code, with other arguments
 
 
 def apply_verdict(waiting: HeldJob, verdict: Verdict, desk: SubmitContext) -> PrerunRecord:
-    """Acts on a verdict, as the user: `fail` cancels the waiting job with the reason; else it is tuned and let go.
+    """Acts on a verdict, as the user: `fail` cancels the waiting job with the reason; else it is tuned and released.
 
     The verdict is remembered before Slurm is touched, and again with what became of it: being killed in between loses
     nothing, and who sees the job cancelled finds the reason.
@@ -121,7 +121,7 @@ def read_measured_profile(waiting: HeldJob, verdict: Verdict, desk: SubmitContex
 def _cancel(waiting: HeldJob, job_id: int, verdict: Verdict, desk: SubmitContext) -> Applied:
     """Comment first, so that the reason is there when the job is gone. A job that already started is left alone.
 
-    Where Slurm cannot be asked the job is neither cancelled nor let go: it starts after its grace.
+    Where Slurm cannot be asked the job is neither cancelled nor released: it starts after its grace.
     """
     try:
         record = _retry_while_unreachable(lambda: find_waiting_job(job_id, desk, waiting.job), desk)
@@ -194,7 +194,7 @@ def _plan_again(
 
 
 def _release_rest_of_array(waiting: HeldJob, desk: SubmitContext) -> tuple[Applied, bool]:
-    """What still waits of an array of which a task has begun, since its user let that one go, is let go as it is."""
+    """Releases what still waits of an array of which a task has begun, since its user released that one."""
     record = _retry_while_unreachable(lambda: desk.slurm.job(str(waiting.job_id)), desk)
     if record is None or record.array_job_id is None or not record.pending or not record.waiting_address:
         return (), False
@@ -262,7 +262,7 @@ _WORTH = 0.1  # of a grace: less is not worth another update
 def extend_grace(waiting: HeldJob, grace_s: float, desk: SubmitContext, note: Callable[[float], None]) -> float | None:
     """Moves the job's StartTime; returns it (Unix seconds), or None where the job is left as it is.
 
-    A start that its user has moved stays, and so does a job that has started. `note` is told the new time before Slurm
+    A start that its user has moved stays, and so does a job that has started. `note` gets the new time before Slurm
     is: anyone who releases the job must know it for ours. SlurmError when Slurm does not answer or refuses.
     """
     if waiting.job_id is None or not waiting.request.value("dependency"):

@@ -21,7 +21,7 @@ def pass_at_a_glance(words: Sequence[str]) -> None:
     """Does not return where the call is plainly none of slurmwrap's: this is all that most calls of a site pay for."""
     if is_certain_passthrough(words, os.environ, read_regular_file):
         process_env.normalize_process()
-        with suppress(SlurmwrapError):  # no sbatch to be found: the long way tells
+        with suppress(SlurmwrapError):  # no sbatch to be found: the long way reports it
             exec_sbatch(words)
 
 

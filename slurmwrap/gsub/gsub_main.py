@@ -243,7 +243,7 @@ def _reject_json_of_dry_run(request: JobRequest) -> None:
 
 
 def _fall_back_after_fault(error: Exception, nothing: bool, words: Sequence[str], voice: Console, stdin: _Stdin) -> int:
-    """Something of ours failed before sbatch was called: the user gets a plain submission, or `nothing` as asked."""
+    """After a failure in slurmwrap before sbatch was called: a plain submission, or `nothing` as asked."""
     silent = isinstance(error, SlurmUnreachable)
     if silent and not nothing:
         voice.say(f"Slurm did not answer ({error}); the job is handed to sbatch unchanged")

@@ -1,8 +1,8 @@
 """Whether a job id still means the job that we submitted. Pure.
 
 A slurmctld that was killed may have lost the last jobs it took; started again, it gives their ids to others, which may
-well be the same user's (seen on 22.05). SubmitTime tells, and where it cannot, since that happened within a minute, the
-user's own words: they may rename or move a job of theirs that waits, but hardly both.
+well be the same user's (seen on 22.05). SubmitTime shows it, and where it cannot, since that happened within a
+minute, the user's own words: they may rename or move a job of theirs that waits, but hardly both.
 """
 
 from __future__ import annotations

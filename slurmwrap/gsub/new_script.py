@@ -41,7 +41,7 @@ from slurmwrap.sbatch.request import JobRequest
 
 # Launch templates: where they lie, what each is for, and a batch script made from one. Jinja2 is loaded here alone.
 #
-# The user's own come first, then the site's, then the shipped ones: the script runs as the user, so his own file can
+# The user's own come first, then the site's, then the shipped ones: the script runs as the user, so their own file can
 # harm no one but themselves. A file that someone else may write is never read.
 SUFFIX = ".j2"
 _MARK = re.compile(r"\{#-?\s*(about|tasks):\s*(.*?)\s*-?#\}")
@@ -223,7 +223,7 @@ def _format_example_call(words: Sequence[str]) -> str:
 
 
 def make_from_template(words: Sequence[str], environ: Mapping[str, str], voice: Console) -> Made | None:
-    """What `gsub --template NAME …` submits; None where the templates were asked for, and told."""
+    """What `gsub --template NAME …` submits; None where the templates were asked for, and listed."""
     if _has_template_list_option(words):
         show_list(configuration.load(environ), environ)
         return None

@@ -327,7 +327,7 @@ WHY = "left out at random: prerun.holdout measures what pre-runs save"
 def draw(mode: str, asked: str | None, group: str, desk: SubmitContext) -> tuple[str, bool]:
     """(id of the draw, "" for none; whether it leaves the pre-run out).
 
-    `mode`: what would be done; `asked`: by --prerun; `group`: what may share a pre-run, else what tells this job apart.
+    `mode`: what would be done; `asked`: by --prerun; `group`: what may share a pre-run, else what identifies this job.
     """
     share = desk.config.prerun.holdout
     if share <= 0 or asked is not None or mode not in ("auto", "gate"):

@@ -1,7 +1,7 @@
 """The pre-run job's program, started by templates/prerun/wrapper.sh on the node: trial → verdict → the real job.
 
-`python -I -m slurmwrap.gsub.prerun_job TRIAL_DIR`. Whatever of ours fails here lets the real job go; nothing here can
-hold it.
+`python -I -m slurmwrap.gsub.prerun_job TRIAL_DIR`. Whatever of slurmwrap fails here releases the real job; nothing
+here can hold it.
 """
 
 from __future__ import annotations
@@ -123,11 +123,12 @@ class Judged:
     verdict: Verdict
     if_delayed: Verdict | None = None
     delay: str = ""  # why the job could not start yet, where the trial was judged by that
-    stopped: bool = False  # we were told to end
+    stopped: bool = False  # the process was asked to end
 
 
 def main(argv: list[str] | None = None) -> int:
-    """0 once the verdict is acted upon; LET_GO when ours failed and the real job was let go. After any other exit code
+    """0 once the verdict is acted upon; LET_GO when slurmwrap failed and the real job was released. After any other
+    exit code
     the wrapper does that."""
     directory = Path((sys.argv[1:] if argv is None else argv)[0])
     voice = Console.of_terminal("slurmwrap")
@@ -321,7 +322,7 @@ def _try(guest: WaitingJob, trial: PrerunFiles, tried: dict[str, Judged], crowd:
     """The fate of one that attached, by a trial of its own."""
     crowd.voice.say(f"job {guest.job_id} is tried next: its arguments are others")
     judged = _judge_prerun(trial)
-    if judged.verdict.layer == "timeout":  # its time was cut: with all of it, it may tell
+    if judged.verdict.layer == "timeout":  # its time was cut: with all of it, there may be a verdict
         judged = replace(judged, verdict=replace(judged.verdict, lasting=False))
     tried[trial.spec.fingerprint] = judged
     _apply_and_publish(_make_held_job(trial), trial.directory, judged, crowd.desk, crowd.voice)

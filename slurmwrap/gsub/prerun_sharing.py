@@ -1,8 +1,8 @@
 """One pre-run in flight per user, script, code and environment: a sweep's later jobs wait for the first one's.
 
-A job that attached has its gate and its own trial directory like any other, and is let go by the same verdict (see
+A job that attached has its gate and its own trial directory like any other, and is released by the same verdict (see
 gsub/prerun_job.py: a failure of other arguments proves nothing about it, so it then gets a trial of its own). A
-pre-run that is gone without a word lets go all that waited for it, at the latest when the grace of each is over.
+pre-run that is gone without a verdict releases all that waited for it, at the latest when the grace of each is over.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from slurmwrap.model.job_record import JobRecord
 
 _TRIES = 3  # a pre-run may end, and another begin, between our looks
-GONE = "gone"  # file in a trial's directory: its pre-run is gone without a verdict, and who waited was let go
-GROUP = "group"  # file in a trial's directory: what it speaks for, so that its end can be told to the pointer
+GONE = "gone"  # file in a trial's directory: its pre-run is gone without a verdict, and what waited was released
+GROUP = "group"  # file in a trial's directory: what it speaks for, so that its end can be written to the pointer
 ATTACHED = "attached"  # file in a trial's directory: no Slurm job of its own, but that of this id
 OLD_S = 14 * 86400.0  # trials that nothing touched for so long are removed
 
@@ -56,7 +56,7 @@ def attach_or_claim(prepared: PreparedJob, guest: WaitingJob, desk: SubmitContex
 
 
 def _wait_for_prerun_id(found: InflightPrerun, desk: SubmitContext) -> InflightPrerun:
-    """Waits a moment for a pre-run that is being submitted, so that its id can be told."""
+    """Waits a moment for a pre-run that is being submitted, so that its id can be printed."""
     for _ in range(60):
         if found.job_id is not None:
             break

@@ -216,7 +216,7 @@ def run_prerun_first(
     """--prerun=wait and only: the request is validated, then the pre-run goes alone and is followed live, on `live`.
 
     With `only` what Slurm refuses is a verdict; else SlurmError with its words and exit code. KeyboardInterrupt: the
-    user stopped watching; the pre-run goes on, nothing else was submitted, and they were told.
+    user stopped watching; the pre-run goes on, nothing else was submitted, and they were informed.
     """
     import gc
 

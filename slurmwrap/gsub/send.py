@@ -162,7 +162,7 @@ def is_quiet(request: JobRequest) -> bool:
 
 
 def _remove_notices(result: SbatchResult) -> SbatchResult:
-    """sbatch's words as --quiet leaves them: we take the option away, since with it no one is told the job's id."""
+    """sbatch's words as --quiet leaves them: we take the option away, since with it no one learns the job's id."""
     lines = result.stderr.splitlines(keepends=True)
     kept = [line for line in lines if not line.startswith("sbatch: ") or line.startswith(_LOUD)]
     return replace(result, stdout="", stderr="".join(kept))
@@ -208,7 +208,7 @@ def make_sbatch_call(
     extra: tuple[str, ...] = (),
     environ: Mapping[str, str] | None = None,
 ) -> SbatchCall:
-    """The call that submits `batch`: the user's own words, file and environment, and what is changed behind his words.
+    """The call that submits `batch`: the user's own words, file and environment, and what is added behind their words.
 
     `environ`: what the job is to find in its environment besides.
     """

@@ -2,9 +2,9 @@
 """gsub as a program: installed as it stands here (pyproject.toml, shared-scripts), since who calls sbatch has any
 Python variables at all. They are meant for their job: they go there, and change nothing here.
 
-A console script made by an installer imports from PYTHONPATH before the first line of ours: an old enum.py there, or
-an empty entry in a directory with a types.py, and there would be no sbatch any more. Modules that this file imports
-itself are frozen into Python or were imported by it already.
+A console script made by an installer imports from PYTHONPATH before the first line of slurmwrap: an old enum.py
+there, or an empty entry in a directory with a types.py, and there would be no sbatch any more. Modules that this file
+imports itself are frozen into Python or were imported by it already.
 """
 
 import gc

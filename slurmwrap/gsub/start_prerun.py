@@ -1,4 +1,4 @@
-"""The pre-run of a job that Slurm has taken: attached to one in flight, or submitted. Else the job is let go."""
+"""The pre-run of a job that Slurm has taken: attached to one in flight, or submitted. Else the job is released."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 def start_trial(
     prepared: PreparedJob, sent: SubmitResult, job_id: int, release_at: str, desk: SubmitContext, make_trial: MakeTrial
 ) -> SubmitResult:
-    """Attaches to a pre-run in flight, or submits one. If that fails in any way the real job is let go at once: it runs
+    """Attaches to a pre-run in flight, or submits one. If that fails in any way the real job is released at once: it
+    runs
     as without us."""
     directory = ""
     try:

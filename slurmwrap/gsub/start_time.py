@@ -26,7 +26,8 @@ def list_expected_start_times(own_begin: str | None, grace_s: int, now: float) -
 
 
 def is_as_given(at: float, given: Sequence[float], eligible_since: float) -> bool:
-    """Whether a begin time is one of ours. With a dependency that was met later than it, it is that moment (measured,
+    """Whether a begin time is one of slurmwrap's. With a dependency that was met later than it, it is that moment
+    (measured,
     Slurm 22.05: EligibleTime)."""
     return any(abs(at - max(time, eligible_since)) <= _SLACK_S for time in given)
 

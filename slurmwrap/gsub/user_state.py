@@ -52,12 +52,12 @@ class UserStateStore:
         return self.state.passed(fingerprint) is not None
 
     def undecided(self, fingerprint: str) -> str:
-        """Why the newest pre-run of this fingerprint could not tell, where another one would not either."""
+        """Why the newest pre-run of this fingerprint could not say, where another one would not either."""
         record = self.state.undecided(fingerprint)
         return "" if record is None else record.verdict.reason
 
     def completed(self, script_sha256: str, fingerprint: str) -> bool:
-        """By the user's own reconcile, by the site's word, or by what Slurm said to an earlier call."""
+        """By the user's own reconcile, by the site's judgement, or by what Slurm said to an earlier call."""
         told = self._read_published_failures(script_sha256, fingerprint, least=1)
         return self.state.completed(script_sha256, fingerprint, told) is not None
 
@@ -70,7 +70,7 @@ class UserStateStore:
         self.state.remember_completed(fingerprint, at)
 
     def failures(self, script_sha256: str, fingerprint: str) -> tuple[PastFailure, ...]:
-        """Newest first: by the user's own reconcile and by the site's word."""
+        """Newest first: by the user's own reconcile and by the site's judgement."""
         told = self._read_published_failures(script_sha256, fingerprint)
         return self.state.failed_before(script_sha256, fingerprint=fingerprint, told=told)
 
@@ -143,7 +143,7 @@ class UserStateStore:
         return f"{self.state.place}/{SPOOL}"
 
     def _get_site_report(self) -> Tell | None:
-        """Who tells the site, once; None where it does not listen."""
+        """What reports to the site, once; None where it does not listen."""
         begun, self._begun = self._begun, None
         return begun or self._start_site_report()
 

@@ -23,6 +23,6 @@ def mount_of(path: str, table: Path = TABLE) -> str:
 
 
 def _parse_mount_point(line: str) -> str:
-    """The second word of a line; a blank in it is written \\040."""
+    """The second field of a line; a blank in it is written \\040."""
     words = line.split(" ")
     return _ESCAPED.sub(lambda found: chr(int(found[1], 8)), words[1]) if len(words) > 1 else ""

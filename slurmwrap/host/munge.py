@@ -23,7 +23,7 @@ _TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded:
-    """A payload and munged's word on who sealed it."""
+    """A payload and munged's statement on who sealed it."""
 
     payload: bytes
     uid: int

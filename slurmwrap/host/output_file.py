@@ -1,4 +1,4 @@
-"""Edge: a few lines at the end of a job's own output file, written with the rights of whoever runs this: its user."""
+"""Edge: a few lines at the end of a job's own output file, written with the rights of the process's user."""
 
 from __future__ import annotations
 

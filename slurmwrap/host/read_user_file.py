@@ -43,7 +43,8 @@ class UserLogs:
         return tuple(LogTail(**log) for log in answer["logs"])
 
 
-LATE_S = 600.0  # a user whose directory did not answer is not asked again for so long: one hung mount, many of his jobs
+# A user whose directory did not answer is not asked again for so long: one hung mount may hold many of their jobs.
+LATE_S = 600.0
 _LIMIT = 1 << 16
 
 

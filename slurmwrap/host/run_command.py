@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 # A child process and our ends of its three pipes, by posix_spawn. Only host/run_command.py makes them.
 #
-# As `subprocess.Popen` does it: nothing of ours is left open in the child, what Python ignores is given back to it, and
-# the program is looked for in the PATH of its own environment. `subprocess` itself, whose import costs every gsub 4 ms,
-# is there for what posix_spawn cannot do: another user, another directory, a system that is too old for it.
+# As `subprocess.Popen` does it: none of our files is left open in the child, what Python ignores is given back to it,
+# and the program is looked for in the PATH of its own environment. `subprocess` itself, whose import costs every gsub
+# 4 ms, is there for what posix_spawn cannot do: another user, another directory, a system that is too old for it.
 _NO_GROUP = 65534  # Linux's overflow gid, "nogroup"
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0002, 0.05  # between two looks at whether it ended
@@ -241,7 +241,7 @@ def run(
 
     `program`: the file to start, where argv[0] is to say something else. `session` False: it stays in our session and
     process group, so that the terminal's Ctrl-C is for both, and what would end us goes to it: how it ends is then the
-    result. `heard` is told both outputs so far whenever they grew. `meanwhile`: something short of the caller's, done
+    result. `heard` gets both outputs so far whenever they grew. `meanwhile`: something short of the caller's, done
     once the program runs and before anything is read of it.
     """
     deadline = time.monotonic() + timeout_s
@@ -348,7 +348,7 @@ def _wait_for_end(
 
 @contextmanager
 def _forward_signals(child: SpawnedProcess) -> Iterator[None]:
-    """SIGTERM and SIGHUP of ours are the child's, unless we were started with them ignored (nohup), or are a thread."""
+    """Our SIGTERM and SIGHUP are the child's, unless we were started with them ignored (nohup), or are a thread."""
     kept = {}
     try:
         for number in (signal.SIGTERM, signal.SIGHUP):

@@ -22,7 +22,7 @@ def _inject():
 
 
 def _compiled(name):
-    """Imports one of ours and keeps it compiled in the trial's own directory: else each Python start would do that."""
+    """Imports one of these modules and keeps it compiled in the trial's own directory: else each Python start would do that."""
     kept, sys.dont_write_bytecode = sys.dont_write_bytecode, False
     try:
         return _load(name, [_HERE])

@@ -1,6 +1,6 @@
 """Programs that the user's Python starts in a trial: they find what it wrote, and their redirections go there too.
 
-A word of the command line that names a file of the shadow tree is replaced by it; in the text of a shell each target
+An argument of the command line that names a file of the shadow tree is replaced by it; in the text of a shell each target
 of `>` is led through shims/redirect. What else such a program does to files has the shims of rm, cp, mv, ... Used by
 slurmwrap_guard only. Python 3.6 syntax, standard library.
 """

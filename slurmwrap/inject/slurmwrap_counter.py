@@ -231,7 +231,7 @@ def _sleep_for_good(sleep: "Any") -> None:
 
 
 def _settled() -> bool:
-    """Waits for the GPU: False when a kernel of these steps failed, which the program's next call will be told."""
+    """Waits for the GPU: False when a kernel of these steps failed, which the program's next call will report."""
     try:
         cuda = sys.modules["torch"].cuda
         if not cuda.is_initialized():

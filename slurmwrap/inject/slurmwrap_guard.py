@@ -1,10 +1,10 @@
-"""Keeps what the user's Python writes in a trial away from his files: it goes to a shadow tree, where reads look first.
+"""Keeps what the user's Python writes in a trial away from their files: it goes to a shadow tree, where reads look first.
 
 Opening for writing, mkdir, rename, remove, link, truncate, chmod and utime outside $SLURMWRAP_FREE act on
 $SLURMWRAP_TRIAL_DIR/outputs/<absolute path>; a removed file is marked in .../gone/<absolute path>. So a script finds
 again what it wrote, and the original stays as it was. Libraries that open paths in C, C++ or Rust are led there by
 the Python call that takes the path (slurmwrap_entries). Installed by sitecustomize only in a trial. Python 3.6 syntax,
-standard library; nothing of ours is raised into the user's process: what cannot be mapped is done as asked, except
+standard library; none of its own errors is raised into the user's process: what cannot be mapped is done as asked, except
 that a file too large to copy ends the trial.
 
 A script may be in a directory that only the shadow tree has: getcwd and readlink give what the script knows, and

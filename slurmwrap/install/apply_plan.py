@@ -36,7 +36,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
-    """What of the running system is told of the change. In an image (`tree.root` not "/") nothing is."""
+    """Which running services are reloaded for the change. In an image (`tree.root` not "/") nothing is."""
 
     tree: FileTree
     manifest_file: Path = FILE
@@ -79,7 +79,7 @@ def prepare(plan: InstallationPlan, system: System, before: Manifest | None) -> 
 def switch_on(plan: InstallationPlan, system: System, manifest: Manifest, *, unfinished: bool) -> Manifest:
     """slurm.conf, slurmctld, systemd; then the files of an earlier release that no longer belong.
 
-    `unfinished`: an earlier attempt may have edited slurm.conf and not come to tell Slurm.
+    `unfinished`: an earlier attempt may have edited slurm.conf and not come to reconfigure Slurm.
     """
     due = [change for change in plan.changes if change.before != change.after]
     if not plan.wanted.edit:

@@ -7,7 +7,7 @@ Where two readings are possible the conflict is named and nothing is done.
 
     site has                what is done
     nothing                 Prolog=HOOKS/prolog
-    one program             from 24.11 on a line of ours before its own; before that Prolog=HOOKS/prolog_site, a script
+    one program             from 24.11 slurmwrap's line before its own; before that Prolog=HOOKS/prolog_site, a script
                             that runs ours and then becomes the site's (same pid, environment and exit code)
     a pattern /DIR/*        a file of slurmwrap's in DIR, named so that Slurm's reverse alphabetical order runs it first
 """
@@ -78,7 +78,7 @@ def compose(
     cli_filter: bool = False,
     spank: bool = False,
 ) -> Composition:
-    """`settings` without any of ours; `directory`: of the hooks; `main`: slurm.conf; `names_in`: (directory, file name)
+    """`settings` without slurmwrap's; `directory`: of the hooks; `main`: slurm.conf; `names_in`: (directory, file name)
     of what lies in the directories that the site's patterns name; `spank`: there are SPANK plugins, whose prolog
     and epilog have the same timeout."""
     parts = [_compose_program(key, named(settings, key), directory, release, names_in) for key in PROGRAMS]

@@ -21,7 +21,7 @@ SAME, OTHER, UNSAID, SILENT = "same", "other", "unsaid", "silent"
 class NodeHooks:
     """The hooks of one node, by its newest Epilog.
 
-    `state`: SAME as the controller's, OTHER files, UNSAID (an Epilog of before this fact was told), or SILENT (nothing
+    `state`: SAME as the controller's, OTHER files, UNSAID (an Epilog of before this fact was sent), or SILENT (nothing
     was heard of the node in the time looked at: no job ended there, or no hook ran).
     """
 

@@ -24,7 +24,7 @@ REMOVED = "removed"  # but for data, or for files on nodes that were away: a lat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """A file of ours. `digests`: SHA-256 of every content that we wrote or meant to write since it was first made."""
+    """A file of slurmwrap. `digests`: SHA-256 of every content that was written or planned since it was first made."""
 
     path: str
     kind: str  # "hook", "copy" (in a directory of the site's, on nodes too), "unit", "config", "filter"

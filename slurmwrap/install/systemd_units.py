@@ -55,5 +55,5 @@ def _named(configured: Mapping[str, Any], section: str, key: str) -> str:
 
 
 def _escaped(path: str) -> str:
-    """As a word of ReadWritePaths= (systemd.syntax(7)): blanks and quotes escaped, % doubled."""
+    """As an item of ReadWritePaths= (systemd.syntax(7)): blanks and quotes escaped, % doubled."""
     return "".join(f"\\x{ord(c):02x}" if c in " \t\"'\\" else c for c in path).replace("%", "%%")

@@ -44,7 +44,7 @@ class UninstallResult:
 
 
 def make_taking(manifest: Manifest, tree: FileTree) -> UninstallResult:
-    """SlurmwrapError where our lines in slurm.conf cannot be told from others any more: then nothing may go."""
+    """SlurmwrapError where our lines in slurm.conf cannot be distinguished from others any more."""
     ours, changed = list[Path](), list[Path]()
     for one in manifest.files:
         path = Path(one.path)
@@ -85,7 +85,7 @@ def restore_conf(taking: UninstallResult, manifest: Manifest, system: System) ->
             f"{taking.changes[0].path} has slurmwrap's lines still, and is not edited by us (--no-edit)",
             hint="Take them out where that file is written, run `scontrol reconfigure`, then this again.",
         )
-    again = manifest.state == REMOVING  # an earlier attempt may not have come to tell Slurm
+    again = manifest.state == REMOVING  # an earlier attempt may not have reconfigured Slurm
     manifest = replace(manifest, state=REMOVING)
     write_manifest(system.tree, manifest, system.manifest_file)
     for change in taking.changes:
@@ -164,7 +164,7 @@ def refuse_in_force(where: InstallContext) -> None:
 
 
 def refuse_named(sent: Iterable[NodeResult]) -> None:
-    """SlurmwrapError while a node's own slurm.conf names hooks of ours: it may share this disk, and lose them."""
+    """SlurmwrapError while a node's own slurm.conf names slurmwrap's hooks: it may share this disk, and lose them."""
     names = [one.node for one in sent if one.reason == STILL_NAMED]
     if names:
         raise SlurmwrapError(

@@ -70,7 +70,7 @@ class _Bringup:
         self.state = with_daemon(self.layout, self.state, daemon)
 
     def wait(self, what: str, patience_s: float, done: Callable[[], bool], watched: tuple[str, ...]) -> None:
-        """Until done(). LabError with the telling log line when a watched daemon ends or patience does."""
+        """Until done(). LabError with the log line that shows why when a watched daemon ends or patience does."""
         deadline = time.monotonic() + patience_s
         while not done():
             for name in watched:

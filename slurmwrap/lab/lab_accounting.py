@@ -51,7 +51,7 @@ def mariadbd_argv(layout: LabDirectories, user: str) -> list[str]:
 
 
 def slurmdbd_environ(layout: LabDirectories) -> dict[str, str]:
-    """slurmdbd.conf lies next to slurm.conf; where the database's socket is, only the client library can be told."""
+    """slurmdbd.conf lies next to slurm.conf; where the database's socket is, only the client library knows."""
     return {**exports(layout), "MYSQL_UNIX_PORT": str(layout.database_socket)}
 
 

@@ -13,7 +13,7 @@ DEFAULT_BASE_PORT = 26800
 ROOTS_PLACE = Path("/var/lib/slurmwrap-lab")  # root's lab, which everybody of the machine may use
 ACCOUNT = "lab"  # everybody's, with --accounting
 HIGHEST_PORT = 32767  # above it the kernel hands out ephemeral ports (net.ipv4.ip_local_port_range)
-TOPOLOGIES = ("tree", "none")  # what Slurm is told of the network: topology/tree, or nothing
+TOPOLOGIES = ("tree", "none")  # what Slurm knows of the network: topology/tree, or nothing
 _CLUSTER = re.compile(r"[a-z][a-z0-9_]{0,39}\Z")  # slurmctld makes it small, slurmdbd names tables by it
 _PLAIN_PATH = re.compile(r"/[A-Za-z0-9._/+@-]*\Z")
 _SOCKET_PATH_MAX = 107  # sun_path of a UNIX socket (unix(7)) less its final NUL
@@ -138,7 +138,7 @@ def gpu_bus_id(index: int) -> str:
 
 
 def gpu_information(spec: LabSpec, index: int) -> str:
-    """GPU `index` as the NVIDIA driver tells of it in /proc/driver/nvidia/gpus/*/information."""
+    """GPU `index` as the NVIDIA driver shows it in /proc/driver/nvidia/gpus/*/information."""
     rows = (
         ("Model: \t\t", f"Simulated {spec.gpu_type.upper()}"),
         ("Bus Type: \t", "PCIe"),

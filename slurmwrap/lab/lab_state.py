@@ -133,7 +133,7 @@ def sweep(layout: LabDirectories, *, keep_root: bool = False) -> int:
     try:
         lab_cgroups.remove(layout.cgroup_name)
         for entry in list(layout.root.iterdir()):
-            if entry != layout.state_file:  # last: without it the rest could no longer be told from foreign files
+            if entry != layout.state_file:  # last: without it the rest would look like foreign files
                 shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
         layout.state_file.unlink(missing_ok=True)
         if not keep_root:

@@ -38,7 +38,7 @@ class RunKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """All facts of one attempt, joined. Everything but the log tails is Slurm's, the kernel's or root's word."""
+    """All facts of one attempt, joined. Everything but the log tails is Slurm's, the kernel's or root's record."""
 
     attempt: RunKey | None = None
     state: str = ""  # final Slurm state, "" when unknown

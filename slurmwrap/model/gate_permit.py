@@ -1,4 +1,4 @@
-"""What the nodes' Prolog gate is told. Records only."""
+"""What the nodes' Prolog gate knows. Records only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """What the Prolog gate is told; it refuses nothing after `until` or where it is not `allowed`. Unix seconds."""
+    """What the Prolog gate knows; it refuses nothing after `until` or where it is not `allowed`. Unix seconds."""
 
     at: float
     until: float

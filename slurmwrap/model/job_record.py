@@ -7,7 +7,7 @@ from slurmwrap.fast_dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecord:
-    """One run of a job as Slurm tells it. Times in Unix seconds, None when Unknown; exit codes already split."""
+    """One run of a job as Slurm shows it. Times in Unix seconds, None when Unknown; exit codes already split."""
 
     job_id: int  # raw id: the key together with cluster and submit_time
     array_job_id: int | None = None

@@ -23,7 +23,7 @@ PLACING = frozenset(OPTION_OF.values())
 class Level:
     """One level of what the job insists on; relaxed to the next `wait_s` seconds after it became eligible.
 
-    Stored with the submission. `updates`: what scontrol must be told to come here from the level before, in order, one
+    Stored with the submission. `updates`: what scontrol must be asked to come here from the level before, in order, one
     key per call; () for the first level, which is what was submitted.
     """
 

@@ -1,4 +1,4 @@
-"""The network as the site tells it, where Slurm knows none: a file of racks, or node features that name them. Pure.
+"""The network as the site describes it, where Slurm knows none: a file of racks, or node features that name them. Pure.
 
 The file is in topology.conf's grammar, since sites have one or know how to write it:
 

@@ -29,7 +29,7 @@ class Measurement:
     cpu_s: float | None = None  # user + system CPU time
     cpus_used: float | None = None  # mean cores busy over the measured window
     cpus_allocated: int | None = None
-    mem_peak_mib: int | None = None  # anonymous + shared memory where the kernel tells, else PSS/RSS
+    mem_peak_mib: int | None = None  # anonymous + shared memory where the kernel gives it, else PSS/RSS
     mem_source: str = ""  # "cgroup" | "pss" | "rss"
     gpus: int = 1
     gpu_mem_peak_mib: int | None = None

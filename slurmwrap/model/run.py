@@ -175,7 +175,7 @@ class StrikeRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerReset:
-    """A person's word that what a job failed of up to `at` counts no more against its retries. Nothing is deleted."""
+    """A person's decision that what a job failed of up to `at` counts no more against its retries."""
 
     cluster: str
     job_id: int  # raw job id

@@ -60,7 +60,7 @@ class Topology:
     blocks: tuple[Block, ...] = ()
     racks: tuple[Domain, ...] = ()  # of a site file or of node features
     source: str = ""
-    remarks: tuple[str, ...] = ()  # what is odd about the site's own word, for people
+    remarks: tuple[str, ...] = ()  # what is odd about the site's own description, for people
 
     @property
     def leaves(self) -> tuple[Switch, ...]:

@@ -128,7 +128,7 @@ def _feed(writer, view):
         return view[os.write(writer, view[:CHUNK]) :]
     except BlockingIOError:
         return view
-    except BrokenPipeError:  # it reads no more; its exit code tells
+    except BrokenPipeError:  # it reads no more; its exit code shows it
         return view[:0]
 
 

@@ -54,7 +54,7 @@ def gpu_indices(environ):
 
 
 def sluid(environ):
-    """The job's SLUID, which Slurm 26.05 tells hooks ("s" and 13 characters of base 32); "" where there is none."""
+    """The job's SLUID, which Slurm 26.05 gives hooks ("s" and 13 characters of base 32); "" where there is none."""
     found = text(environ, "SLURM_JOB_SLUID")
     return found if re.match(r"^s[0-9A-Z]{13}\Z", found) else ""
 

@@ -10,7 +10,7 @@ ADDED = {"nvidia_control": "/dev/nvidiactl", "gate": "off", "published": "", "re
 class HookSettings:
     """What installation fixed. `%n` in a path has become the name of this node.
 
-    `token`: the shim's word for this run, which the gate needs; "" where the gate is off.
+    `token`: the shim's number for this run, which the gate needs; "" where the gate is off.
     """
 
     directory = ""  # where the hooks' files lie, as far as it is known

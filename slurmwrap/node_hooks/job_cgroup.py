@@ -122,7 +122,7 @@ def _version_1(root, below):
 
 def oom_kills_below(directory: str) -> "int | None":
     """OOM kills of a version 1 cgroup and all within, None without one: the kernel counts where the victim was, which
-    for a job is the task's cgroup, and tells no parent (Linux 6.18). What a step counted is gone with the step."""
+    for a job is the task's cgroup, and names no parent (Linux 6.18). What a step counted is gone with the step."""
     kills = None
     for place, _, files in os.walk(directory):
         if "memory.oom_control" in files:

@@ -78,7 +78,7 @@ def _component(part):
 
 # Turns what lies next to the job's output into the few rank files worth reading: `srun --output=log.%t` and the like.
 #
-# Runs as the job's user. Slurm tells no hook what a step's --output was, so a file counts when its name holds the job id
+# Runs as the job's user. Slurm gives no hook what a step's --output was, so a file counts when its name holds the job id
 # as a number of its own, or when it is one of a numbered family that begins at 0 and is named like output, and when the
 # user wrote it since the job began. What is read is the user's claim about their own job.
 RANK_TAIL = 16 * 1024

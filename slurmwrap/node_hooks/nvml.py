@@ -100,7 +100,7 @@ def _by_gpu(known, lines):
 
 
 def _count(settings, gpus):
-    """Error counters only grow: what is new since a hook last looked is told next to them."""
+    """Error counters only grow: what is new since a hook last looked is reported next to them."""
     path = os.path.join(settings.node_state_dir, COUNTERS)
     kept = node_state.read_json(path)
     before = dict(kept)

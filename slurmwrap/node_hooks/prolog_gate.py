@@ -128,7 +128,7 @@ def _asked(settings, own, told, deadline):
 
 
 def _conclusive(gpu):
-    """NVIDIA's own word that this GPU needs a reset, a reboot or to be replaced; {} when it gives none."""
+    """NVIDIA's own statement that this GPU needs a reset, a reboot or to be replaced; {} when it gives none."""
     action = gpu.get("recovery_action", "none")
     if gpu.get("error_code") == 15:
         cause, text = "gpu_lost", "the GPU is lost"

@@ -75,7 +75,7 @@ def refuse_named(paths):
 
 
 def conf():
-    """(path, what it sets of Prolog and Epilog) of the slurm.conf that slurmd tells its jobs of; ("", []): none."""
+    """(path, what it sets of Prolog and Epilog) of the slurm.conf that slurmd gives its jobs; ("", []): none."""
     for path in (os.environ.get("SLURM_CONF", ""), CONFIGLESS, "/etc/slurm/slurm.conf", "/etc/slurm-llnl/slurm.conf"):
         if path and os.path.isfile(path):
             return path, list(settings(path, 0))
@@ -113,7 +113,7 @@ def lay(name, mode, content):
 
 
 def take(name, mode, content):
-    """Removes one file of ours, and the directories above it that are named slurmwrap or hooks and are empty now."""
+    """Removes one file of slurmwrap, and the directories above it that are named slurmwrap or hooks and are empty now."""
     folder, last = opened(name, False)
     if folder < 0:
         return

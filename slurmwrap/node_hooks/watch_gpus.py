@@ -1,6 +1,6 @@
 """What `slurmwrap watch --gpus` runs on a node, in a step of the job: how busy its GPUs are, in JSON lines on stdout.
 
-It is sent as text, since the installation need not be visible there: nothing of ours is imported, and NVML is called
+It is sent as text, since the installation need not be visible there: nothing of slurmwrap is imported, and NVML is called
 through ctypes. A child asks the driver once a second; the parent never does: it passes the child's lines on, says when
 the driver hangs, and ends both when its stdin ends, when nothing comes from there for PATIENCE_S (srun closes nothing
 when it is killed), and at SIGTERM. It ends with 0 always: anything else would be the job's DerivedExitCode.

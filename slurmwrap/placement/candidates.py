@@ -46,7 +46,7 @@ class CandidateNodes:
     certain: Mapping[str, int]
     cpu_cap: int | None  # CPUs of one node that the tightest of its partitions gives a job
     ready: frozenset[str]  # able nodes that are up and not reserved for others while the job would run
-    partitions: tuple[Partition, ...]  # those it names, as far as Slurm told them
+    partitions: tuple[Partition, ...]  # those it names, as far as Slurm named them
     free: tuple[tuple[NodeSlot, ...], ...]  # room now, for each partition: a job never lies in two
     reserved: tuple[str, ...]  # able and free, but for a reservation that begins before the job would end
     levels: tuple[Mapping[str, str], ...]  # node -> network domain, the closest level first

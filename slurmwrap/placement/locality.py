@@ -5,7 +5,7 @@ Jeon et al., ATC 2019: big jobs get the emptiest domain, small ones fill fragmen
 1. the closest level of the network that holds the whole job; a job of one server has no network to mind
 2. fewest servers
 3. fewest whole nodes broken: a job that leaves GPUs free goes next to other jobs while any such place fits it
-4. Slurm's own Weight of a node, which is the site's word on what to spare
+4. Slurm's own Weight of a node, which is the site's choice of what to spare
 5. of several servers: the domain with most free GPUs; of one: the node with the best score (node_ranking.py), then the
    domain with fewest
 """

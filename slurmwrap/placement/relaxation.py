@@ -4,7 +4,7 @@ A level of the plan is reached when its predecessors' time is over (`Level.wait_
 eligible); several at once where no one looked meanwhile. Which of its values are in force is read from Slurm's own
 word on the job, so nothing has to be remembered, and being killed between two updates loses nothing.
 
-Plan and levels are the word of the job's user. Nothing of it is believed:
+Plan and levels are claims of the job's user. Nothing of it is believed:
 - only keys of `KEYS`, only those that the plan itself set, and of these only one whose value in force is the plan's
   (else its user changed it since);
 - only what is looser than what is in force (`loosens`), in a grammar of its own for each key;
@@ -79,7 +79,7 @@ def relax(
     urgent: Urgent | None = None,
     pin_s: float = 60.0,
 ) -> tuple[Group, ...]:
-    """What to tell Slurm now, in order, one key per action; () where nothing is due.
+    """What to ask of Slurm now, in order, one key per action; () where nothing is due.
 
     `unseen`: key → value that earlier actions set, for those that squeue does not show (Switches). `pin_s`: how long a
     node list of slurmwrap's may stand, whatever the plan says.

@@ -178,7 +178,7 @@ def count_fixed_tasks(shape: ResourceShape) -> int | None:
 
 
 def _get_submitted_value(plan: PlacementPlan, request: JobRequest, option: str) -> str | None:
-    """What Slurm was told: the plan's wish, else the user's."""
+    """What Slurm was asked for: the plan's wish, else the user's."""
     wished = (wish.value for wish in plan.lines if wish.option == option and wish.value is not None)
     return next(wished, None) or request.value(option)
 
@@ -228,7 +228,7 @@ def limit_to_share_of_servers(claim: JobDemand, servers: Sequence[Server]) -> Jo
 
 
 def list_hurried_jobs(queue: Iterable[tuple[str, Set[str], bool]]) -> frozenset[str]:
-    """Tuned jobs with a job behind them that wants the same servers and is not tuned: nobody gets more than his share,
+    """Tuned jobs with a job behind them that wants the same servers and is not tuned: no job gets more than its share,
     nor waits for it, in front of such a job, which gains nothing by it. (job, servers where it may run, whether it is
     tuned), the lowest priority first."""
     found, wanted = set[str](), set[str]()

@@ -107,13 +107,14 @@ def keep_submitted_options(before: PlacementPlan, options: Sequence[str], case: 
     return SlurmOptions(wishes=wishes, steps=steps)
 
 
-# How a job is told to Slurm to lie in one network domain, by who knows the network.
+# How Slurm is asked to place a job in one network domain, by who knows the network.
 #
 # Measured on 22.05.8 (tests/slurm/test_placement_lab.py, test_relax_lab.py) and, for blocks, on 24.11.5 and 26.05.5:
 #
 # tree      `--switches=N@t` is soft: Slurm waits t for N leaf switches, at most SchedulerParameters=max_switch_wait.
 #           A job whose least number of nodes is below what its GPUs need (--gpus=32 on nodes of 8) may be tried under a
-#           switch that has too few GPUs, and is then told that it can never run, though another switch could hold it:
+#           switch that has too few GPUs, and then shows it as one that can never run, though another switch
+#           could hold it:
 #           so --switches goes with a number of nodes.
 # block     is firm without any option: a job must lie in the smallest block that can hold it, however long it waits.
 #           `--segment=G` loosens that: pieces of G nodes, each in one block, spread even where they need not be. G must

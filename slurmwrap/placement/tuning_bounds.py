@@ -112,7 +112,7 @@ def _compute_memory(
 
 
 def compute_least_mem_mib(shape: ResourceShape, profile: ResourceProfile, node: Node, tuning: Tuning) -> int:
-    """MiB per GPU that it must have: its peak with the margin; no less than asked until enough runs told the peak."""
+    """MiB per GPU that it must have: its peak with the margin; no less than asked until enough runs showed the peak."""
     gpus, asked = shape.gpus_per_node or 1, compute_asked_mem_mib_per_gpu(shape)
     held = node.mem_mib // gpus if asked is None else asked
     if profile.mem_mib_per_gpu is None or profile.source == IMPORTED:

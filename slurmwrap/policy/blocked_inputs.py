@@ -1,9 +1,9 @@
-"""Inputs that made jobs fail: whom a block binds, and how it is recorded and told. Pure.
+"""Inputs that made jobs fail: whom a block binds, and how it is recorded and reported. Pure.
 
-A log is its user's word and binds him alone. Everybody is bound only after two users failed of the same content on two
-nodes, or when our own read of a file that is not their found it broken: anyone who copies a sound file under a name of
-another format, or spoils what the digest does not cover, would block the original. An administrator's block needs no
-job.
+A log is its user's claim and binds that user alone. Everybody is bound only after two users failed of the same
+content on two nodes, or when our own read of a file that is not their found it broken: anyone who copies a sound file
+under a name of another format, or spoils what the digest does not cover, would block the original. An administrator's
+block needs no job.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def make_block_action(block: BlockedInput) -> SlurmAction:
 
 
 def make_published_block(block: BlockedInput) -> BlockedInput:
-    """`block` as everybody may see it: a path and a log line are its user's; the digest tells only who can read it."""
+    """`block` as everybody may see it: a path and a log line are its user's; the digest means something only to
+    those who can read the file."""
     if block.uid == EVERYBODY:
         return replace(block, path="")
     return replace(block, path="", reason=f"it made job {block.job_id} fail" if block.job_id else "blocked by its user")

@@ -4,7 +4,7 @@ Philly's advice: observe related failures and act ahead. While an incident is op
 for it, the report shows one line, and jobs about to start are warned (docs/incidents.md).
 
 A user writes what they like into their log. One user alone therefore neither opens an incident nor keeps one open: that
-takes a second user who says the same, or the word of kernel, NVML or Slurm; and no incident lasts longer than max_s.
+takes a second user who says the same, or a record of kernel, NVML or Slurm; and no incident lasts longer than max_s.
 """
 
 from __future__ import annotations

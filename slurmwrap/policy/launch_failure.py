@@ -1,4 +1,4 @@
-"""A run that Slurm could not launch and holds since (launch_failed_requeued_held): whether it is let go again. Pure.
+"""A run that Slurm could not launch and holds since (launch_failed_requeued_held): whether it is released again. Pure.
 
 Slurm 22.05 drains the node with the Reason "Prolog error", counts the restart and holds the job for ever. Where our own
 Prolog gate refused the node we caused it, and always let the job go; else its user must have agreed to retries.

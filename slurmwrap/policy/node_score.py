@@ -1,7 +1,7 @@
 """The history score of nodes: how many times the fleet's rate of faults a node shows, and what follows. Pure.
 
 Signals as in Kokolis et al. 2024 ("Revisiting Reliability in Large-Scale Machine Learning Research Clusters", lemon
-nodes), without their users' excludes, which did not agree with failures. docs/nodes.md tells the rule in words.
+nodes), without their users' excludes, which did not agree with failures. docs/nodes.md has the rule in words.
 """
 
 from __future__ import annotations

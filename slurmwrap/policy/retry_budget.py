@@ -1,7 +1,7 @@
 """The retry ledger: which root causes this job has failed of before, and what that cost. Pure.
 
 Budgets go by (root cause, entity, node): what one cause spent, another has left. Only progress strictly beyond the best
-earlier step or checkpoint forgives. Both are the log's word or the step counter's (gsub --count-steps), the user's
+earlier step or checkpoint forgives. Both are claims of the log or the step counter's (gsub --count-steps), the user's
 either way, so the count of all failures and the GPU-hours lost are kept next to them and never forgiven.
 
 What a log calls a step and what the counter counts need not be one unit, so the two are never compared with each other.

@@ -81,7 +81,7 @@ def _completing_since(before: JobRun, job: JobRecord) -> bool:
 
 
 def run_before(job: JobRecord, cluster: str) -> JobRun:
-    """The run before the one that `job` shows, for one that nothing told of: its launch failed.
+    """The run before the one that `job` shows, for one that nothing reported: its launch failed.
 
     Its SubmitTime is lost with Slurm's record of it; the second before the present one keeps the keys rising with time.
     """

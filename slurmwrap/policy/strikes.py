@@ -86,7 +86,7 @@ def drains_of(diagnosis: Diagnosis, record: JobRun) -> tuple[PlannedAction, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus:
-    """One node that is not ok. `published` False: the cap is used up, so that no one is told to avoid it."""
+    """One node that is not ok. `published` False: the cap is used up, so that no one is asked to avoid it."""
 
     health: NodeHealth
     published: bool

@@ -19,7 +19,7 @@ from slurmwrap.model.resource_profile import CurvePoint
 __all__ = ["StepTimeFit", "fit", "least_cpus", "predict"]
 
 SHARPNESS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 24.0)
-USUAL = 8.0  # of loaders with workers; what two points cannot tell
+USUAL = 8.0  # of loaders with workers; what two points cannot show
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

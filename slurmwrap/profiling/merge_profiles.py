@@ -5,13 +5,13 @@ The rules (docs/profile.md gives the reasons):
   not taken: they count shared pages once per process.
 - CPUs by a curve: the least that are within 5 % of the best. While the curve holds it outranks the mean.
 - CPUs by mean cores busy per GPU, with CPU_MARGIN on top, since a mean hides bursts. Complete runs outrank pre-runs,
-  which see a few steps of one GPU; among equals the higher need holds. A run that kept all its CPUs busy tells only
+  which see a few steps of one GPU; among equals the higher need holds. A run that kept all its CPUs busy shows only
   that the need is at least that (`cpu_bound`); the next run with CPUs to spare settles it.
 - A new curve replaces one that agrees with it (the least CPUs differ by one at most), one that is older than
   HALF_LIFE_S and one of another variant. Otherwise it is an outlier until a second one in a row contradicts the old
   curve too.
 - A curve of another variant, one in doubt, and one older than HALF_LIFE_S only raise what the mean says.
-- Speed, reading, GPU use: the newest; a pre-run does not replace what complete runs told. Model, skew, workers and
+- Speed, reading, GPU use: the newest; a pre-run does not replace what complete runs measured. Model, skew, workers and
   sensitivity: the newest that knows them.
 - A changed job (another variant, another GPU type): of its runs and of its pre-runs one counts on, so the confidence
   falls, and memory is not taken away before the changed job has been seen to do with less.

@@ -150,7 +150,7 @@ def _is_of_no_matter(name: str) -> bool:
 
 
 def _list_plugin_settings(request: JobRequest, environ: Mapping[str, str]) -> list[str]:
-    """What site plugins are told, which may be the container that all runs in: every word of it, and its variables."""
+    """What site plugins get, which may be the container that all runs in: all of it, and its variables."""
     words = [f"--{s.option}={s.value}" for s in request.settings if s.option in request.plugin_options]
     return words + sorted(f"{name}={value}" for name, value in environ.items() if _PLUGIN_VARIABLE in name)
 

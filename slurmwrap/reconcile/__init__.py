@@ -1,4 +1,5 @@
-"""The order of steps from observations to actions: ingest, judge every run that ended, act, tell. Edges are handed in.
+"""The order of steps from observations to actions: ingest, judge every run that ended, act, report. Edges are handed
+in.
 
 Written so that being killed at any instruction loses nothing and does nothing twice:
   - a run is on the to-do list (an attempt that is not reconciled) before its observations leave the spool;

@@ -134,7 +134,7 @@ class EventLog:
 
     @classmethod
     def of(cls, config: Config, voice: Console, environ: Mapping[str, str], journal: Journal | None = None) -> EventLog:
-        """As log.to says. Where the journal was asked for by name and no one listens stderr has to do, and is told."""
+        """As log.to says. Where the journal was asked for by name and no one listens stderr has to do, and gets it."""
         wanted, found = config.log.to, journal or Journal()
         if wanted == "journal" and not found.is_there():
             voice.say("log.to is journal, and no journald listens here: this goes to stderr")

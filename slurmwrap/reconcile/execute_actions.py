@@ -1,4 +1,4 @@
-"""Does what was decided about one run: intends, compares with Slurm, acts, ticks off, tells the owner."""
+"""Does what was decided about one run: intends, compares with Slurm, acts, ticks off, informs the owner."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNDONE = "the update was refused, so what it had is put back"
 
 
 def finish(record: JobRun, job: JobRecord | None, run: ReconcilePass) -> None:
-    """Intends and does what was decided, tells the owner, and takes the run off the to-do list."""
+    """Intends and does what was decided, informs the owner, and takes the run off the to-do list."""
     store = run.edges.store
     actions = _drop_waiting_actions(store.actions(record.attempt), run)
     if not any(action.done_at is not None for action in actions):
@@ -171,7 +171,7 @@ def _to_slurm_action(action: ActionRecord) -> SlurmAction:
 
 
 def _publish_outcome(record: JobRun, run: ReconcilePass) -> bool:
-    """Seals the outcome for its owner where there is one worth telling; False to try again in the next pass."""
+    """Seals the outcome for its owner where there is one worth reporting; False to try again in the next pass."""
     publisher = run.edges.publisher
     assert record.diagnosis is not None
     if publisher is None or (record.diagnosis.category == "success" and find_submission(record, run) is None):

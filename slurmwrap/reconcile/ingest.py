@@ -122,7 +122,7 @@ def _find_foreign_claim(
 
 
 def _find_owner(job_id: int, cluster: str, store: Store, words: SlurmJobs) -> int | None:
-    """By Slurm, else by what was remembered of Slurm or root's word."""
+    """By Slurm, else by what was remembered of Slurm or root's record."""
     found = words.owner(job_id)
     if found is not None:
         return found
@@ -202,7 +202,7 @@ def _block_from_prerun(one: SpoolEntry, edges: Services) -> bool:
 
 
 def _open_unseen(handled: Sequence[SpoolEntry], store: Store, cluster: str, words: SlurmJobs) -> None:
-    """Opens an attempt for each run that only its hooks tell of: Slurm has forgotten it or shows the next one."""
+    """Opens an attempt for each run that only its hooks reported: Slurm has forgotten it or shows the next one."""
     heard: dict[int, list[Observation]] = {}
     for one in handled:
         if isinstance(one.item, Observation) and one.item.context in _HOOKS:

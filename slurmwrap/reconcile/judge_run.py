@@ -203,8 +203,8 @@ def _find_gate_refusals(seen: Sequence[Observation]) -> dict[str, str]:
 
 
 def mark_requeued_by_hand(diagnosis: Diagnosis, evidence: Evidence) -> Diagnosis:
-    """Of a run that the next one replaced, and of which nothing tells of a failure: its own script (a trap), its user
-    or an administrator requeued it, which is no failure. Preemption and lost nodes leave a word of Slurm's."""
+    """Of a run that the next one replaced, and of which nothing shows a failure: its own script (a trap), its user
+    or an administrator requeued it, which is no failure. Preemption and lost nodes leave a record of Slurm's."""
     if diagnosis.category != NO_SIGNATURE or evidence.exit_code or evidence.signal or evidence.derived_exit_code:
         return diagnosis
     told = CATEGORIES["cancelled"]
@@ -238,7 +238,7 @@ def _find_blamed_input(
 ) -> InputRead:
     """The input that the log names, else the one of gsub's list that our own read, as its user, finds broken.
 
-    torch calls every file that it cannot load a checkpoint: whether it is one of the job's inputs only the list tells.
+    torch calls every file that it cannot load a checkpoint: whether it is one of the job's inputs only the list shows.
     """
     if diagnosis.category == _RESTORE:
         paths = submission.inputs[:_INPUTS] if submission is not None else ()

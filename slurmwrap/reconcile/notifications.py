@@ -54,7 +54,7 @@ class _Tasks:
 class MailingPublisher:
     """A FilePublisher that also mails the owner of a run that failed and is not run again, if the site has a server.
 
-    The sealed file marks that the owner was told: a reconciler killed in between loses a mail, and never sends two.
+    The sealed file marks that the owner was informed: a reconciler killed in between loses a mail, and never sends two.
     An array's tasks that fail of one cause are one message: those of a pass are collected, and tasks that fail of it
     later send none. `runs_of`: all stored runs of an array, which remember what an earlier process has sent.
     """

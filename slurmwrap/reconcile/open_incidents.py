@@ -198,14 +198,14 @@ def _extend_incident(one: Incident, record: JobRun, run: ReconcilePass) -> None:
 
 
 def _notify_again(run: ReconcilePass) -> None:
-    """The owners of runs that were told before their incident was recognised. Being killed before loses a remark."""
+    """The owners of runs that were reported before their incident was recognised. Killed before: a remark is lost."""
     publisher, store = run.edges.publisher, run.edges.store
     if publisher is None or not run.telling:
         return
     for key in run.excused:
         record = store.attempt(key)
         if record is None or not record.reconciled:
-            continue  # they are told when it is done
+            continue  # they are informed when it is done
         try:
             publisher.tell_owner(record, store.actions(key))
         except SlurmwrapError as error:

@@ -2,8 +2,9 @@
 
 Relaxing (reconcile/relax_pending.py) and tuning (reconcile/tune_pending.py) share the head of the queue and the bucket.
 A change is written as intended before Slurm is asked, and as done after; Slurm is asked in the name of the job's owner
-where we may, since a submission is its user's word: so he gets nothing that he could not have himself, and limits of
-QOS and association still hold for them. In user mode nothing is changed: there Slurm's own time-outs must do.
+where we may, since a submission is its user's claim: so they get nothing that they could not have themselves, and
+limits of QOS and association still hold for them. In user mode nothing is changed: there Slurm's own time-outs must
+do.
 """
 
 from __future__ import annotations
@@ -196,7 +197,7 @@ def _make_pending_job(job: JobRecord, run: ReconcilePass) -> PendingGsubJob | No
 def _list_known_actions(
     key: RunKey, job: JobRecord, submission: Submission, run: ReconcilePass
 ) -> tuple[ActionRecord, ...]:
-    """Before an earlier run too, and of the array that a task was split from: Slurm keeps what it was told."""
+    """Before an earlier run too, and of the array that a task was split from: Slurm keeps what it was given."""
     store, runs = run.edges.store, list[RunKey]()
     if job.restarts or job.array_task_id is not None:
         for job_id in {job.job_id, _get_submitted_id(job)}:

@@ -74,7 +74,8 @@ class Services:
 
 @dataclass(slots=True)
 class SlurmJobs:
-    """Slurm's word in one pass. `first` was asked before the spools were read: an Epilog writes its observation before
+    """Slurm's records in one pass. `first` was asked before the spools were read: an Epilog writes its observation
+    before
     its job is final, so of the jobs that are final in `first` everything is in the spool."""
 
     ask: Callable[[], Sequence[JobRecord]]
@@ -156,7 +157,7 @@ class ReconcilePass:
     now: float
     _snapshot: Snapshot | None = None
     to_do: tuple[JobRun, ...] = ()  # runs that this pass attends to
-    # slurmdbd's word on those that Slurm shows no longer; None: not asked yet
+    # slurmdbd's record of those that Slurm shows no longer; None: not asked yet
     past: tuple[JobRecord, ...] | None = None
     ours: tuple[JobRecord, ...] | None = None  # that wait and were submitted by gsub; None: not looked for yet
     head: tuple[Any, ...] | None = None  # pending.Waiting; None: not looked for yet

@@ -59,15 +59,16 @@ def _list_resumed_nodes(run: ReconcilePass) -> dict[str, float]:
     return {a.target: a.done_at for a in actions if a.verb == Verb.RESUME.value and a.done_at and not a.error}
 
 
-# What the Prolog gate on the nodes is told: which faults stand, and whether it may refuse anything at all.
+# What the Prolog gate on the nodes knows: which faults stand, and whether it may refuse anything at all.
 PERMIT_S = 300.0  # a reconciler that died closes the gate's eyes after so long
 _RENEW_S = 100.0
-# How long a fault is told. Where we drain, the drain soon stands for it, and who lifts that has looked at the node.
+# How long a fault is published. Where we drain, the drain soon stands for it, and who lifts that has looked at the
+# node.
 _STANDING_S, _UNTIL_DRAINED_S = 86400.0, 900.0
 
 
 def renew_gate_permit(run: ReconcilePass) -> None:
-    """Renews the permit in time. Without the rule in `advise` or `act` nothing is told, and no permit is given."""
+    """Renews the permit in time. Without the rule in `advise` or `act` nothing is published, and no permit is given."""
     publisher, mode = run.edges.publisher, run.edges.config.mode_of("gate")
     if publisher is None or run.edges.scope.user is not None or mode == "observe":
         return
@@ -92,7 +93,7 @@ def _list_newest_faults(strikes: Iterable[StrikeRecord]) -> tuple[Fault, ...]:
     return tuple(Fault(node=s.node, cause=s.cause, since=s.at) for _, s in sorted(latest.items()))
 
 
-# What is published of the jobs that run: how busy each node is as far as profiles tell, and whether we relax.
+# What is published of the jobs that run: how busy each node is as far as profiles show, and whether we relax.
 #
 # No one is named: a node's figures are the sums over all its jobs with a profile.
 def is_relaxing(edges: Services) -> bool:

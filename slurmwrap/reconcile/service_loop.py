@@ -1,4 +1,4 @@
-"""Pass after pass until told to stop: the reconciler as a service."""
+"""Pass after pass until asked to stop: the reconciler as a service."""
 
 from __future__ import annotations
 

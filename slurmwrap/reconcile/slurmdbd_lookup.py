@@ -1,4 +1,4 @@
-"""slurmdbd's word on runs that slurmctld shows no longer: forgotten (MinJobAge), or replaced by the next run.
+"""slurmdbd's record of runs that slurmctld shows no longer: forgotten (MinJobAge), or replaced by the next run.
 
 Asked once per pass for all of them. Without slurmdbd there is no such word, and the hooks' records and the log decide.
 """
@@ -18,7 +18,7 @@ _EVERY_S = 3600.0
 _LOOK_BACK_S = 30 * 86400.0
 _MOST = 1000  # jobs that are asked after at once
 _CLOCKS_S = 3600.0  # that the clocks of the submit host and the controller may differ
-_SLACK_S = 5  # a run that only its hooks told of has a start by the node's clock, and no SubmitTime of Slurm's
+_SLACK_S = 5  # a run that only its hooks reported has a start by the node's clock, and no SubmitTime of Slurm's
 
 
 def is_gone(record: JobRun, job: JobRecord | None) -> bool:
@@ -72,7 +72,7 @@ def completed(record: JobRun, past: JobRecord) -> JobRun:
 
 
 def told_by(past: JobRecord, base: JobRecord) -> JobRecord:
-    """`base`, the run as it was last seen, with slurmdbd's word on its end."""
+    """`base`, the run as it was last seen, with slurmdbd's record of its end."""
     return replace(
         base,
         state=past.state,

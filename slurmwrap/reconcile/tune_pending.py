@@ -106,7 +106,7 @@ def make_tuned_demand(
     """
     tasks, gpus = count_tasks_per_node(shape), shape.gpus_per_node
     if (shape.gpus_per_node or 0) * max(1, record.num_nodes) != record.gpus or (shape.nodes or 1) != record.num_nodes:
-        return None  # its user changed it since, or told us of another one
+        return None  # its user changed it since, or named another one
     names = find_allowed_nodes(record, snapshot, shape.gpu_type or "")
     nodes = [node for node in snapshot.nodes if node.name in names and node.gpus]
     if (
@@ -219,7 +219,8 @@ def _hopeless(waiting: PendingGsubJob, claim: JobDemand, run: ReconcilePass) -> 
 
 
 def updates(record: JobRecord, shape: ResourceShape, claim: JobDemand, grant: Allocation) -> tuple[SlurmAction, ...]:
-    """What to tell Slurm so that `record` asks for `grant`; () where it does already, or where that matters too little.
+    """What to ask of Slurm so that `record` asks for `grant`; () where it does already, or where that matters too
+    little.
 
     In the order in which placement/retune.py found them to work: CPUsPerTask before MinCPUsNode.
     """
@@ -319,7 +320,7 @@ def _claims(
     """Of everybody's jobs that only wait for their turn, in Slurm's order; far behind the head no one counts.
 
     A pending array stands for several jobs with one request, so it has several claims, and the last one's grant holds:
-    what all of them may have side by side. Nobody gets more than his share, nor waits for it, in front of a job that is
+    what all of them may have side by side. No job gets more than its share, nor waits for it, in front of a job that is
     not tuned: that job gains nothing by it, but GPUs without CPUs next to them are none to it (docs/placement.md).
     """
     ready = [job for job in run.words.first.values() if job.pending and job.priority and job.reason in _READY]

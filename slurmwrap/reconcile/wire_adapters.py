@@ -53,7 +53,7 @@ def user_edges(
     """For the jobs of the user who runs this process. `state`: the directory of their own records."""
     uid = os.geteuid()
     scope = Scope(user=pwd.getpwuid(uid).pw_name, uid=uid, trusted=frozenset())
-    beside = None if config.site.published else BesideOutput(format_why_text)  # where there is a site, it tells
+    beside = None if config.site.published else BesideOutput(format_why_text)  # where there is a site, it reports
     return _edges(config, slurm, store, say, spools=(PlainSpool(state / SPOOL),), publisher=beside, scope=scope)
 
 

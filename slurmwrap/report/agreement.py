@@ -1,7 +1,7 @@
 """How often what a rule advised or did agreed with what happened afterwards. Pure.
 
 Counted alike in every mode: whether anybody followed the advice is seen from what came next, not from the mode. What
-came next may be nothing yet: then the case is open, and says nothing. Only actions tell that a rule spoke; a `stop`
+came next may be nothing yet: then the case is open, and says nothing. Only actions show that a rule spoke; a `stop`
 needs none and is read from the decision.
 
     retry            the next run succeeded: agree; failed of the same root cause: disagree

@@ -29,7 +29,7 @@ def group_alike(rows: Iterable[T], key: Callable[[T], Hashable]) -> tuple[tuple[
 def fold_names(names: Iterable[str]) -> tuple[str, ...]:
     """Names without repetition, ranges in brackets where several differ in one number alone.
 
-    Numbers with leading zeros are folded with those of the same width, so that each name can be told from the range.
+    Numbers with leading zeros are folded with those of the same width, so that each name follows from the range.
     """
     shapes: dict[tuple[str, ...], list[list[str]]] = {}
     for name in dict.fromkeys(names):

@@ -334,7 +334,7 @@ class RuleRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """How often one rule was right by what came next. `open`: nothing has happened yet that tells."""
+    """How often one rule was right by what came next. `open`: nothing has happened yet that shows it."""
 
     rule: str  # of config.RULES, or "stop"
     agree: int = 0

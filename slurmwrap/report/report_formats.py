@@ -107,7 +107,7 @@ SCHEMA = 1
 
 
 def make_document(report: NightReport, *, made_by: str) -> dict[str, Any]:
-    """The report's fields, after what tells a program what it reads."""
+    """The report's fields, after what names the document for a program."""
     said = make_night_verdict(report)
     return {
         "schema": SCHEMA,

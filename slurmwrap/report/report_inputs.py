@@ -90,7 +90,7 @@ class Delayed(NamedTuple):
 
 
 class RetriedRun(NamedTuple):
-    """A run that followed a requeue of ours. `category` "": not judged; `gpu_s` what it held; `before`: of the run
+    """A run that followed slurmwrap's requeue. `category` "": not judged; `gpu_s` what it held; `before`: of the run
     that had failed."""
 
     category: str

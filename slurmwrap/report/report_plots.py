@@ -227,7 +227,7 @@ def _simplify_axes(axes: Any, along: str) -> None:
 
 
 def _format_tick(value: float, along: str, marks: Sequence[float]) -> str:
-    """With as many digits as tell the marks of its axis apart."""
+    """With as many digits as distinguish the marks of its axis."""
     if not value and along == "y":
         return ""  # the first mark of the other axis is there
     steps = [after - before for before, after in pairwise(marks) if after > before]

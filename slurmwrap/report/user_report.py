@@ -41,7 +41,7 @@ def own_report(
     submissions: Iterable[Submission],
     preruns: Iterable[PrerunRecord],
 ) -> NightReport:
-    """`report` as its user reads it, with what the records of their own jobs tell next to it."""
+    """`report` as its user reads it, with what the records of their own jobs show."""
     ended = [run for run in attempts if run.end_time and report.since <= run.end_time < report.until and run.start_time]
     newest = _newest(submissions)
     tried = [one for one in preruns if report.since <= one.at < report.until]

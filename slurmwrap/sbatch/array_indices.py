@@ -1,4 +1,4 @@
-"""The indices of --array as Slurm counts them, and what it tells the tasks of them. Pure."""
+"""The indices of --array as Slurm counts them, and what its tasks get to know of them. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ArrayIndices:
     step: int
 
     def environment(self) -> dict[str, str]:
-        """What Slurm tells the first task, without SLURM_ARRAY_JOB_ID."""
+        """What Slurm gives the first task, without SLURM_ARRAY_JOB_ID."""
         return {
             "SLURM_ARRAY_TASK_ID": str(self.first),
             "SLURM_ARRAY_TASK_MIN": str(self.first),

@@ -1,4 +1,5 @@
-"""A first look at a call: is it certain, without reading it whole, that it asks for no GPU and for nothing of ours?
+"""A first look at a call: is it certain, without reading it whole, that it asks for no GPU and for nothing of
+slurmwrap's?
 
 Most calls of a site whose sbatch is gsub are none of our business, and each pays for every module we load. So this one
 stands on nothing but os, and says yes only to what it understands: an abbreviated option, a quote or a backslash in a

@@ -152,7 +152,7 @@ def _parse_long_option(words: Sequence[str], at: int, names: Names) -> ParsedOpt
 
 
 def _parse_letters(words: Sequence[str], at: int, names: Names) -> list[ParsedOption]:
-    """One word of short options: flags in a bundle, the last of them perhaps with a value (`-HN2`, `-N 2`)."""
+    """One argument of short options: flags in a bundle, the last of them perhaps with a value (`-HN2`, `-N 2`)."""
     found: list[ParsedOption] = []
     word = words[at]
     for offset in range(1, len(word)):

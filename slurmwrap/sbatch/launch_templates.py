@@ -1,4 +1,4 @@
-"""What a launch template is told: nodes, GPUs and tasks worked out from the call, the words quoted. Pure.
+"""What a launch template is given: nodes, GPUs and tasks worked out from the call, the words quoted. Pure.
 
 The user's own words win: what they say of nodes, GPUs or tasks is kept, and only what they leave open follows from the
 nodes of their partition. Nothing of them is in a comment of the script, where a line break would end the comment.
@@ -305,7 +305,7 @@ def _format_directive(name: str, value: str | None) -> str:
 
 
 def quote_for_bash(word: str) -> str:
-    """`word` as one word of bash, unchanged. A carriage return would make sbatch take the script for one of DOS."""
+    """`word` as one bash word, unchanged. A carriage return would make sbatch take the script for one of DOS."""
     if "\r" not in word:
         return shlex.quote(word)
     escaped = word.replace("\\", "\\\\").replace("'", "\\'").replace("\r", "\\r").replace("\n", "\\n")
@@ -313,7 +313,7 @@ def quote_for_bash(word: str) -> str:
 
 
 def fill_in_value(word: str) -> str:
-    """A word of bash in which each {} is the task's value."""
+    """A bash word in which each {} is the task's value."""
     return '"$value"'.join(quote_for_bash(part) if part else "" for part in word.split(PLACE))
 
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 SWITCH = "GSUB_PASS"  # the caller's off switch
 _NO = frozenset({"", "0", "no", "false", "off"})
 _DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/(\d{1,6})", re.ASCII)
-# What a job, a step and a task are told (sbatch(1), salloc(1) and srun(1), OUTPUT ENVIRONMENT VARIABLES); sbatch itself
-# reads none of it.
+# What a job, a step and a task are given (sbatch(1), salloc(1) and srun(1), OUTPUT ENVIRONMENT VARIABLES); sbatch
+# itself reads none of it.
 _OF_A_JOB = re.compile(
     r"SLURMD_NODENAME|SLURM_(?:JOB_?\w*|STEP\w*|MEM_PER_\w+|CPUS?_\w+|GPUS\w*|NTASKS\w*|TASKS?_\w+|N(?:PROCS|NODES)|NODE\w*"
     r"|PROCID|LOCALID|GTIDS|PTY_\w+|SRUN_\w+|LAUNCH_\w+|SUBMIT_\w+|TRES_PER_TASK|DISTRIBUTION|THREADS_PER_CORE|MEM_BIND\w*"

@@ -26,7 +26,7 @@ class SbatchSetting:
     origin: Origin
     where: str  # "train.sbatch:3", "SBATCH_PARTITION", "command line"
     line: int | None = None  # 1-based, for Origin.SCRIPT
-    span: tuple[int, int] | None = None  # for Origin.SCRIPT: the bytes of the script's word that holds the value,
+    span: tuple[int, int] | None = None  # for Origin.SCRIPT: bytes of the script's argument that holds the value,
     prefix: str = ""  # and what stands before the value in that word: "--gres=", "-N" or nothing
 
 

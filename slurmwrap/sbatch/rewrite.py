@@ -25,7 +25,7 @@ _NOT_IN_ENVIRONMENT = frozenset({"SBATCH_REQ_SWITCH"})
 def render(request: JobRequest, wishes: Sequence[OptionChange], *, added: Sequence[OptionChange] = ()) -> BatchScript:
     """The job with the wishes granted. A wish for what is already in force changes nothing and is not listed.
 
-    `wishes` change what the user set, or add to it; `added` are put on the command line even where he set them
+    `wishes` change what the user set, or add to it; `added` are put on the command line even where the user set them
     elsewhere, and win there (a later --begin, for instance). ValueError for a wish that no sbatch would take next to
     what is set: ask `conflict` first. Callers convert to the user's own unit.
     """
@@ -47,8 +47,8 @@ def find_conflict(request: JobRequest, option: str) -> str | None:
 def list_submitted_options(request: JobRequest, batch: BatchScript) -> tuple[str, ...]:
     """The options of the call that really submits: the user's own words, then each change, which wins there.
 
-    His script and his variables go as they are. Otherwise Command= would name a copy of ours, where many a script looks
-    for its own directory, and the job would see other SBATCH_* variables than they set.
+    The user's script and variables go as they are. Otherwise Command= would name slurmwrap's copy, where many a
+    script looks for its own directory, and the job would see other SBATCH_* variables than they set.
     """
     if request.words is None:
         return batch.options
@@ -62,7 +62,7 @@ def _spell_change(change: RequestChange) -> str:
 
 
 def spell(option: str, value: str | None) -> str:
-    """One option as one word of a command line: `--mem=180G`, `--hold`."""
+    """One option as one argument of a command line: `--mem=180G`, `--hold`."""
     return f"--{option}" if value is None else f"--{option}={value}"
 
 
@@ -150,7 +150,7 @@ def _format_value_in_force(setting: SbatchSetting) -> str:
 
 
 def _rewrite_word(content: bytes, setting: SbatchSetting, value: str | None) -> bytes:
-    """The script's word with its value changed; its spelling (`-N`, `--nodes=`) stays."""
+    """The script's argument with its value changed; its spelling (`-N`, `--nodes=`) stays."""
     start, stop = setting.span or (0, 0)
     attach = setting.prefix
     if value is not None and setting.value is None and attach.startswith("--"):

@@ -35,7 +35,7 @@ class BadLine(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectiveWord:
-    """One word of a directive line: its text with quotes taken off, and the bytes of the script it came from."""
+    """One argument of a directive line: its text with quotes taken off, and the bytes of the script it came from."""
 
     text: str
     start: int
@@ -81,7 +81,7 @@ def replace_spans(content: bytes, replacements: Mapping[tuple[int, int], bytes])
 
 
 def quote_word(text: str) -> bytes:
-    """`text` as one word of a directive line. ValueError for what no line can hold: empty, NUL, a line break."""
+    """`text` as one argument of a directive line. ValueError for what no line can hold: empty, NUL, a line break."""
     raw = text.encode(errors="surrogateescape")
     if not raw or b"\n" in raw or b"\0" in raw:
         raise ValueError(f"{text!r} cannot be written as a word of an #SBATCH line")

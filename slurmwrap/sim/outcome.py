@@ -1,4 +1,4 @@
-"""Outcome: what became of each job of a run of the simulator, and what is told on the way. Records only."""
+"""Outcome: what became of each job of a run of the simulator, and what is reported on the way. Records only."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Slurm mode asks plan() what gsub would ask of Slurm for a job. (In rounds no one asks Slurm for anything: there the
 rules are Tiresias's and Synergy's own, consolidate.py and the mechanisms.) What is simulated here is only what plan()
 looks at: a JobRequest as a user would have written it, and a Snapshot of nodes with what is free on them. CPUs and
-memory are tuned elsewhere (backfill/tuner.py), so plan() is told not to.
+memory are tuned elsewhere (backfill/tuner.py), so plan() is asked not to.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def request_of(
 
 @dataclass(slots=True, kw_only=True)
 class SimSnapshot:
-    """The simulated cluster as slurmctld would tell of it. Nodes that did not change are not made anew."""
+    """The simulated cluster as slurmctld would show it. Nodes that did not change are not made anew."""
 
     servers: Sequence[Server]
     partitions: Mapping[str, frozenset[str]] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from slurmwrap.placement.demand import Server
 class SimJob:
     """As submitted. Seconds are the trace's own, from its first submission.
 
-    `work_s` is the run time that the trace tells, queueing excluded. It holds at `cpus` and `mem_mib` where the trace
+    `work_s` is the run time that the trace has, queueing excluded. It holds at `cpus` and `mem_mib` where the trace
     says them, else at the GPU-proportional share.
     """
 

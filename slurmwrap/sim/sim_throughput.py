@@ -61,7 +61,7 @@ def compute_job_shape(job: SimJob, server: Server, most: int | None = None) -> t
 
 
 def claim_of(job: SimJob, speeds: tuple[SpeedPoint, ...], server: Server, most: int | None = None) -> JobDemand:
-    """What a mechanism is told of the job. One without speeds has its share, whatever it asks: no one knows better.
+    """What a mechanism knows of the job. One without speeds has its share, whatever it asks: no one knows better.
 
     `most`: servers that there are, for a mechanism that gives equal parts only.
     """

@@ -2,8 +2,8 @@
 
 Every run of a job is a row of its own (--duplicates), also those that ended by a requeue, of which slurmctld shows only
 the last. For some seconds a new row may lack its owner and name (22.05: uid 0, "allocation"). Fields are those of
-22.05.8, parted by a separator with a nonce that nobody could know when he named his job. Not by PySlurm: its db.Jobs
-keeps one run per job id and tells no GPUs.
+22.05.8, parted by a separator with a nonce that no one could know when they named their job. Not by PySlurm: its
+db.Jobs keeps one run per job id and has no GPUs.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def parse_runs(text: str, separator: str) -> list[JobRecord]:
 
 
 def _counted(runs: Iterable[JobRecord]) -> Iterable[JobRecord]:
-    """With `restarts`: of one user's runs of one id the first has none. Only newer releases tell it themselves."""
+    """With `restarts`: of one user's runs of one id the first has none. Only newer releases say it themselves."""
     for _, several in groupby(runs, key=lambda run: (run.job_id, run.uid)):
         for count, one in enumerate(several):
             yield replace(one, restarts=count)

@@ -71,7 +71,7 @@ class _Told:
 class SlurmCommands:
     """Slurm as `environ` sees it (SLURM_CONF, PATH). Raises SlurmUnreachable and SlurmError as edges.Slurm says.
 
-    `network`: what a snapshot's topology is made of, next to what Slurm tells (SiteRacks). `kept`: where answers to
+    `network`: what a snapshot's topology is made of, next to what Slurm shows (SiteRacks). `kept`: where answers to
     earlier calls may serve for the first snapshot; a plan that is made of them counts on no node being free.
     """
 
@@ -171,7 +171,7 @@ class SlurmCommands:
     def sbatch(self, call: SbatchCall) -> SbatchResult:
         """Submits once, in the caller's own environment. sbatch's words and exit code come back as they are.
 
-        It stays in our session (AllocNode:Sid= is then the user's own, and his Ctrl-C is for both), under its own name.
+        It stays in our session (AllocNode:Sid= is then the user's own, and Ctrl-C is for both), under its own name.
         """
         from slurmwrap.protocols import SbatchResult
 
@@ -246,7 +246,7 @@ class SlurmCommands:
         get_output(run(argv, timeout_s=timeout_s, environ=environ, cwd="/", uid=owner), timeout_s)
 
     def checked(self, action: SlurmAction, owner: int | None = None, also: Sequence[SlurmAction] = ()) -> list[str]:
-        """The command of `apply`. SlurmError for what must not even be asked of Slurm, whoever would carry it out."""
+        """The command of `apply`. SlurmError for what must not even be asked of Slurm by anyone."""
         from slurmwrap.model.action import Verb
 
         if action.verb in (Verb.DRAIN, Verb.RESUME):
@@ -261,7 +261,7 @@ class SlurmCommands:
 
     def may_resize(self) -> bool:
         """Whether `apply` changes nodes, CPUs and memory of other users' jobs: as root in their names, else only where
-        no one has limits that an administrator's word would free them of."""
+        no one has limits that an administrator would free them of."""
         enforced = self.config().get("AccountingStorageEnforce", "none").split(",")
         return os.geteuid() == 0 or {"limits", "qos", "safe", "all"}.isdisjoint(enforced)
 
@@ -342,7 +342,7 @@ class SlurmCommands:
 
 
 def _parse_known_jobs(read: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
-    """What squeue told; () where Slurm has forgotten the job. SlurmError, also for an answer that cannot be read."""
+    """What squeue showed; () where Slurm has forgotten the job. SlurmError, also for an answer that cannot be read."""
     try:
         return read()
     except ValueError as error:
@@ -364,7 +364,7 @@ def _make_read_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 class _Early:
-    """Tells `accepted` what sbatch said up to the line with the job's id, once; `told`: how much that was."""
+    """Gives `accepted` what sbatch said up to the line with the job's id, once; `told`: how much that was."""
 
     def __init__(self, accepted: Callable[[SbatchResult], None] | None) -> None:
         self._accepted = accepted

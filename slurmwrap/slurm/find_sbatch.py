@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from slurmwrap.errors import SlurmwrapError
 
-NAMED = "GSUB_SBATCH"  # the path of Slurm's own, where PATH does not tell
+NAMED = "GSUB_SBATCH"  # the path of Slurm's own, where PATH does not show it
 _MARK = "SLURMWRAP_CAME_FROM"
 _OURS = (b"gsub", b"slurmwrap")
 _LOOKED_AT = 4096

@@ -1,4 +1,4 @@
-"""Edge: the options that the site's plugins (SPANK) add to sbatch, told by sbatch itself.
+"""Edge: the options that the site's plugins (SPANK) add to sbatch, as sbatch itself lists them.
 
 `sbatch --help` names them under a title of its own, alike in 22.05, 24.11 and 26.05 (src/common/spank.c). What is shown
 behind a name is the plugin's prose and need not say whether the option takes an argument. So of the options that a
@@ -79,7 +79,7 @@ def find_options_written_apart(words: Sequence[str], names: Sequence[str]) -> fr
 
 
 def list_directive_words(script: bytes) -> tuple[str, ...]:
-    """What may be a word of a directive line; one too many costs one question."""
+    """What may be an argument of a directive line; one too many costs one question."""
     lines = (line for line in script.split(b"\n") if line.startswith(MAGIC_WORDS))
     found = (word for line in lines for word in line.decode(errors="surrogateescape").split())
     return tuple(word[word.find("--") :].strip("\"'") for word in found if "--" in word)

@@ -22,7 +22,7 @@ class QueryUser:
 
 
 def make_assoc_mgr_request(user: str) -> str:
-    """What scontrol is told on its standard input; "" for a name that it would read as more than one word."""
+    """What scontrol gets on its standard input; "" for a name that it would read as more than one word."""
     return f"show assoc_mgr users={user} flags=assoc,qos" if re.fullmatch(r"[\w.@\\+-]+", user) else ""
 
 

@@ -1,4 +1,4 @@
-"""Edge: lays the site's own word on the network over what Slurm knows. Reads its file at most once per process."""
+"""Edge: lays the site's own description of the network over what Slurm knows. Reads its file once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_BYTES = 16 << 20  # 10,000 nodes in 500 racks are 20 KiB
 
 
 class SiteRacks:
-    """A Network: (what Slurm told, its nodes) → what is known. Where Slurm knows a topology, that one counts.
+    """A Network: (what Slurm showed, its nodes) → what is known. Where Slurm knows a topology, that one counts.
 
     `file` and `features` are placement.topology_file and .topology_features; both may be "", the file goes first. What
     is wrong with the file is said once through `say`, and remarked: a job is then placed as if there were none.

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 # The plugin's name in the configuration is not asked: with a topology.yaml 26.05 says topology/flat whatever is in
 # force.
 def parse_topology(text: str) -> Topology:
-    """Switches or blocks; lines of another grammar and notices are passed over. `source` is "" where none are told."""
+    """Switches or blocks; lines of another grammar and notices are passed over. `source` is "" where none are named."""
     switches, blocks = list[Switch](), list[dict[str, str]]()
     for line in text.split("\n"):
         if line.startswith("SwitchName="):
@@ -59,7 +59,7 @@ def parse_topology(text: str) -> Topology:
 
 
 def parse_default_topology(text: str) -> str:
-    """Name of the cluster's default in `scontrol show topoconf` (YAML, 25.05 and newer); "" where it is not told."""
+    """Name of the cluster's default in `scontrol show topoconf` (YAML, 25.05 and newer); "" where it is not named."""
     name = ""
     for line in text.splitlines():
         key, _, value = line.strip().partition(": ")

@@ -23,7 +23,7 @@ _BUSY_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSize:
-    """One table: its rows, and its bytes with those of its indexes. None: this SQLite does not tell (dbstat)."""
+    """One table: its rows, and its bytes with those of its indexes. None: this SQLite does not say (dbstat)."""
 
     name: str
     rows: int
@@ -165,7 +165,7 @@ def check(path: Path, *, thorough: bool = True) -> Health:
             bytes=path.stat().st_size,
             wal_bytes=_get_size(path.with_name(path.name + "-wal")),
             free_bytes=size * connection.execute("PRAGMA freelist_count").fetchone()[0],
-            # What is damaged is not read any further: the first bad page would end it without a word of the others.
+            # What is damaged is not read any further: the first bad page would end it without a report on the others.
             first_run=None if damage else _read_one(connection, "SELECT min(end_time) FROM attempts"),
             last_run=None if damage else _read_one(connection, "SELECT max(end_time) FROM attempts"),
             tables=() if damage else _list_tables(connection),

@@ -63,7 +63,7 @@ def _name_places(cls: Hashable, where: str) -> dict[str, str]:
 
 
 def _resolve_type(field: Field[Any], module: str) -> Any:
-    """What `typing.get_type_hints` makes of an annotation of ours, without typing, whose import costs gsub 2 ms."""
+    """What `typing.get_type_hints` makes of one of our annotations, without typing, whose import costs gsub 2 ms."""
     if not isinstance(field.type, str):
         return field.type
     return eval(field.type, vars(sys.modules[module]), {"Any": object})  # a line of our own source

@@ -77,7 +77,7 @@ class FilePublisher:
         """Nothing was collected: each run is sealed at once."""
 
     def tell_owner(self, record: JobRun, actions: Sequence[ActionRecord]) -> None:
-        """Seals one judged attempt for its owner's uid. One without an owner is told to no one."""
+        """Seals one judged attempt for its owner's uid. One without an owner is shown to no one."""
         if record.uid < 0:
             return
         told = {"version": 1, "attempt": to_json_dict(record), "actions": [to_json_dict(action) for action in actions]}
@@ -143,7 +143,7 @@ def read_published(path: str | Path, trusted_uids: Collection[int]) -> Published
 def read_why(
     directory: Path, job_id: int | None, decode: Unseal, trusted_uids: Collection[int], *, limit: int = 500
 ) -> list[dict[str, Any]]:
-    """What the site told this user about one raw job id (None: all of their jobs), oldest first.
+    """What the site reported to this user about one raw job id (None: all of their jobs), oldest first.
 
     Dicts {"version", "attempt", "actions"}; `told` makes records of one. Files are tried newest first, at most `limit`.
     """

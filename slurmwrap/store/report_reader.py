@@ -1,6 +1,6 @@
 """Edge: reads the figures of a night report out of a database, several queries at a time.
 
-SQLite lets go of Python's lock while it works: queries on connections of their own run side by side, and the long ones
+SQLite releases Python's lock while it works: queries on connections of their own run side by side, and the long ones
 are cut by time. A database in memory has one connection, and little in it.
 """
 
@@ -361,7 +361,7 @@ def caught(category: str, job_id: int | None, gpus: int, uid: int, at: float, re
 
 
 def tuned(gpu_s: int, cpus: int, gpus: int, nodes: int, shape: str, curve: str) -> TunedRun | None:
-    """None where the CPUs per GPU asked for are not to be told, or were got."""
+    """None where the CPUs per GPU asked for are not known, or were got."""
     asked = cpus_per_gpu(record_from_json(ResourceShape, json.loads(shape)), gpus)
     got = cpus / gpus
     if asked is None or abs(got - asked) < 0.01:

@@ -103,7 +103,7 @@ SELECT user, account, category, count(*) AS repeats, sum(same AND outcome = 2 AN
 WHERE same IS NOT NULL GROUP BY user, account, category
 """
 
-# Of runs that ended from :since to :until: GPU-seconds (SPILLS tells what of them was held before), how many have their
+# Of runs that ended from :since to :until: GPU-seconds (SPILLS says what of them was held before), how many have their
 # GPU use known, and whether there are several clusters.
 MOMENT = f"""
 SELECT coalesce(sum(gpus * run_s) FILTER (WHERE outcome IN (1, 4)), 0),

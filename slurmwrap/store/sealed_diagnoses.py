@@ -1,4 +1,4 @@
-"""Edge: how earlier submissions ended by the site's word: diagnoses sealed for this user, opened on gsub's way.
+"""Edge: how earlier submissions ended by the site's judgement: diagnoses sealed for this user, opened on gsub's way.
 
 Only the jobs that their own records name are looked for, and few of them: each costs a call of munged.
 """

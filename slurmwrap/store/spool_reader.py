@@ -112,7 +112,7 @@ def make_printable(text: str) -> str:
     return visible(text[:200])[:200]
 
 
-# Turns an unsealed observation and MUNGE's word on its maker into "believed" or the reason why not.
+# Turns an unsealed observation and MUNGE's statement on its maker into "believed" or the reason why not.
 #
 # Asks the resolver for the addresses of NodeAddr names; nothing else leaves this module.
 _OF_NODES = (Context.PROLOG, Context.EPILOG)

@@ -25,7 +25,7 @@ def make_nonce() -> str:
 
 
 def serialize(observation: Observation) -> bytes:
-    """The JSON of docs/records.md; `uid` is the seal's word and not in it."""
+    """The JSON of docs/records.md; `uid` comes from the seal and is not in it."""
     plain = {"version": VERSION, "nonce": observation.nonce, "cluster": observation.cluster}
     plain |= {"job_id": observation.job_id, "context": observation.context.value, "at": observation.at}
     plain |= {"node": observation.node, "facts": dict(observation.facts)}

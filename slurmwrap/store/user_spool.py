@@ -16,12 +16,12 @@ T = TypeVar("T")
 
 
 def parse_prerun(content: bytes) -> PrerunRecord | None:
-    """The ended pre-run that a spool file tells of; None for a file of another kind."""
+    """The ended pre-run that a spool file holds; None for a file of another kind."""
     return _record_in(content, PrerunRecord, "prerun", "prerun")
 
 
 def parse_submission(content: bytes) -> Submission | None:
-    """The gsub call that a spool file tells of; None for a file of another kind."""
+    """The gsub call that a spool file holds; None for a file of another kind."""
     return _record_in(content, Submission, "submit", "submission")
 
 

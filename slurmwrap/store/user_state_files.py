@@ -80,7 +80,7 @@ class UserState:
         return self._read_times(_FREED)
 
     def free_input(self, digest: str, at: float) -> None:
-        """Remembers it: the site's word on a user's own input binds no one but themselves, so they may overrule it."""
+        """Remembers it: the site's block of a user's own input binds no one but themselves, so they may overrule it."""
         self._keep_times(_FREED, {**self.freed_inputs(), digest: at})
 
     def _read_times(self, name: str) -> dict[str, float]:
@@ -109,7 +109,7 @@ class UserState:
         return newest if newest.at > self._get_forget_time(fingerprint) else None
 
     def undecided(self, fingerprint: str) -> PrerunRecord | None:
-        """The newest pre-run of this fingerprint, when it could not tell and another one would not either."""
+        """The newest pre-run of this fingerprint, when it could not say and another one would not either."""
         newest = self._find_newest_prerun(fingerprint)
         if newest is None or newest.verdict.outcome.value != "inconclusive" or not newest.verdict.lasting:
             return None

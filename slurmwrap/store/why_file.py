@@ -40,7 +40,7 @@ class BesideOutput:
 
     def tell_owner(self, record: JobRun, actions: Sequence[ActionRecord]) -> None:
         """Writes the file, or takes an old one away when the job went well. Where that is refused it is given up:
-        `slurmwrap why` tells the same, and one full or odd directory must not keep other jobs waiting."""
+        `slurmwrap why` prints the same, and one full or odd directory must not keep other jobs waiting."""
         path = _place(record.std_out)
         if path is None:
             return

@@ -50,7 +50,7 @@ def completion(
     \b
     Examples:  source <(slurmwrap completion bash)
                slurmwrap completion fish --install
-    For everybody: docs/completion.md tells where the files go.
+    For everybody: docs/completion.md says where the files go.
     """
     text = render_script(shell, ctx.find_root().command, sbatch=sbatch)
     if not install:

@@ -17,7 +17,7 @@ from slurmwrap.sbatch.options import BASE, OWN, SBATCH, Argument, GsubOption, Re
 # What completion says of each option: a few words, and where its values come from.
 #
 # Names, letters, arguments and releases are those of slurmwrap/sbatch/options.py; here stands only what a shell's menu
-# needs next to them. `values` is one word of a small language that the scripts in templates/completion understand:
+# needs next to them. `values` is one item of a small language that the scripts in templates/completion understand:
 #
 #     ""            nothing can be offered (a number, a time, free text)
 #     file, dir     a path
@@ -212,7 +212,7 @@ class Offer:
     short: str = ""
     argument: Argument = Argument.NONE
     about: str = ""
-    values: str = ""  # a word of completion_tables.py's language; after `choice` come the choices
+    values: str = ""  # an item of the language above; after `choice` come the choices
     since: int = 0  # 0: every release that is supported
     until: int = NEVER
     offered: bool = True

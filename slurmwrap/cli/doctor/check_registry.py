@@ -1,4 +1,4 @@
-"""The list of checks, in the order in which they are told, each with what it looks at and how it is fixed.
+"""The list of checks, in the order in which they are printed, each with what it looks at and how it is fixed.
 
 docs/doctor.md and `slurmwrap doctor --explain` are made of it.
 """

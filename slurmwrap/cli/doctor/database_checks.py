@@ -80,7 +80,7 @@ def _looked_into(name: str, path: Path, keep_d: float = 0.0, now: float = 0.0) -
 
 
 def _find_faults(connection: sqlite3.Connection) -> list[str]:
-    """What quick_check tells, ["ok"] where nothing is wrong; [] where it did not come to its end in time.
+    """What quick_check reports, ["ok"] where nothing is wrong; [] where it did not come to its end in time.
 
     A thread interrupts it: SQLite before 3.41 calls no progress handler within a check.
     """

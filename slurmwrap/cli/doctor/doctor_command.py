@@ -1,4 +1,4 @@
-"""`slurmwrap doctor`: does everything work, and how is it fixed. Flags in, checks run, told."""
+"""`slurmwrap doctor`: does everything work, and how is it fixed. Flags in, checks run, results printed."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def check_for_hang(name: str, work: Callable[[], object], deadline_s: float) -> 
     """Whether something that must be done in this process would hang it: a child does it first. None: it ends."""
 
     def see(_: CheckContext) -> CheckResult:
-        with suppress(Exception):  # what is wrong with it is told when it is done here
+        with suppress(Exception):  # what is wrong with it is reported when it is done here
             work()
         return CheckResult(name=name, state=OK, text="")
 

@@ -1,6 +1,6 @@
 """Checks of the nodes, by what the site's database has of them: do the hooks run, which, are clocks and drivers well.
 
-Nothing is asked of a node: what it sent, next to what Slurm says that ran there, tells all of this.
+Nothing is asked of a node: what it sent, next to what Slurm says that ran there, is enough.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from slurmwrap.store.database import Database
 WINDOW_D = 7
 _ON_ITS_WAY_S = 60.0  # an Epilog may take its time, and the reconciler
 _JOBS = 20_000  # the newest, so that a year of them is not walked through
-_BEHIND_S = -2.0  # Slurm tells whole seconds, cut off
+_BEHIND_S = -2.0  # Slurm gives whole seconds, cut off
 _AHEAD_S = 30.0  # a Prolog may take so long
 _LEAST_RUNS = 3
 _NEARLY_S = 600.0  # MUNGE refuses credentials of clocks that are further apart, and the node is down by that

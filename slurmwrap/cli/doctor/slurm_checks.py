@@ -111,7 +111,7 @@ def check_pyslurm(ground: CheckContext) -> CheckResult:
 
 
 def check_munge(ground: CheckContext) -> CheckResult:
-    """munged seals and opens: what hooks and the site tell each other."""
+    """munged seals and opens: what hooks and the site exchange."""
     if ground.setting("AuthType") == "auth/slurm":
         text = "auth/slurm: there need be no munged"
         hint = "Without it what hooks saw is vouched for by who owns the spool's directories (docs/hooks.md)."
@@ -333,7 +333,7 @@ def _compute_clock_offset(theirs: int, before: float, after: float) -> float:
 
 
 def cli_filter(ground: CheckContext) -> CheckResult:
-    """Whether users of plain sbatch are told what gsub would have done."""
+    """Whether users of plain sbatch see what gsub would have done."""
     if not isinstance(ground.slurm, Mapping):
         return CheckResult(name="cli_filter", state=SKIP, text=_AWAY)
     plugins = ground.setting("CliFilterPlugins")

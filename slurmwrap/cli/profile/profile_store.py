@@ -42,7 +42,7 @@ class ProfileStore:
     published: tuple[ResourceProfile, ...] = ()
 
     def profiles(self) -> tuple[ResourceProfile, ...]:
-        """All that gsub would find, by key: of a user's own and the site's word on the same job the better one."""
+        """All that gsub would find, by key: of a user's own and the site's on the same job the better one."""
         own = {one.key: one for one in self.stored()}
         if not self.published:
             return tuple(own.values())

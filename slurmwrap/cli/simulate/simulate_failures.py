@@ -14,7 +14,7 @@ from slurmwrap.sim.failures.study_output import format_study_table
 from slurmwrap.sim.failures.study_result import FailureStudy
 from slurmwrap.sim.sim_job import SimJob
 
-KINDS = {"published": "drawn", "dump": "dump"}  # word of the option → source of the study
+KINDS = {"published": "drawn", "dump": "dump"}  # value of the option → source of the study
 
 
 def check_study_kind(kind: str) -> None:
@@ -30,7 +30,7 @@ def run_study(
     seeds: Sequence[int],
     progress: Callable[[int, int], None],
 ) -> FailureStudy:
-    """`published`: failures drawn at published rates; `dump`: those that the trace tells."""
+    """`published`: failures drawn at published rates; `dump`: those that the trace records."""
     return run_failure_study(jobs, servers=servers, seeds=seeds, progress=progress, source=KINDS[kind])
 
 

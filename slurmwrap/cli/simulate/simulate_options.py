@@ -160,7 +160,7 @@ def _read_loads(asked: SimulateOptions) -> Iterator[tuple[int | None, Load]]:
 
 
 def _read_load(path: Path) -> Load:
-    """Of a file. A word that is none, and looks like the name of a generated load, is told which names there are."""
+    """Of a file. UsageError with the known names for a word that is no file and looks like the name of a load."""
     try:
         return open_load(path)
     except TraceError as error:
@@ -195,7 +195,7 @@ def _remark_on_spare_options(asked: SimulateOptions) -> tuple[str, ...]:
 
 
 def _remark_on_waiting(kinds: Sequence[tuple[str, str, str, str]]) -> tuple[str, ...]:
-    """Policies by what a job has had do not tell waiting jobs apart where none of these has run."""
+    """Policies by what a job has had do not order waiting jobs where none of these has run."""
     alike = sorted({policy for mode, _, policy, _ in kinds if mode == "slurm" and policy in ("las", "gittins")})
     if not alike:
         return ()

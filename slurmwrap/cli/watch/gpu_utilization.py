@@ -1,4 +1,4 @@
-"""How busy a job's GPUs are, as its nodes tell it line by line (slurmwrap/node_hooks/watch_gpus.py). Pure."""
+"""How busy a job's GPUs are, as its nodes report it line by line (slurmwrap/node_hooks/watch_gpus.py). Pure."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from slurmwrap.cli.watch.watch_format import flat, sparkline
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.model.hostlist import fold
 
-STALE_S = 20.0  # a GPU that nothing was told of for so long counts no more
+STALE_S = 20.0  # a GPU without a report for so long counts no more
 IDLE_S = 60.0  # at 0 % for so long
 _KEPT = 60  # means over time
-_MOST = 1 << 24  # of any number that a node tells
+_MOST = 1 << 24  # of any number that a node reports
 _INDEXES = 256  # GPUs of a node
 _SILENT = "nothing heard of it for"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU as it was told last. None: its driver does not say (MIG, vGPU). Times in Unix seconds of our clock."""
+    """One GPU as it was reported last. None: its driver does not say (MIG, vGPU). Times: Unix seconds of our clock."""
 
     node: str
     index: int  # the device minor: Slurm's number
     at: float
-    busy_at: float  # when it was last above 0 %; before that: when it was first told
+    busy_at: float  # when it was last above 0 %; before that: when it was first reported
     uuid: str = ""
     percent: float | None = None
     memory_mib: int | None = None
@@ -98,7 +98,7 @@ def with_mean(use: JobGpuUse) -> JobGpuUse:
 
 
 def silent(use: JobGpuUse, now: float, since: Mapping[str, float]) -> JobGpuUse:
-    """Nodes that have told of no GPU for a while, and nothing is known of why. `since`: when each did last."""
+    """Nodes that have reported no GPU for a while, and nothing is known of why. `since`: when each did last."""
     late = {node: int(now - at) // 10 * 10 for node, at in since.items() if now - at > STALE_S}
     known = {node: words for node, words in (use.troubles or {}).items() if not words.startswith(_SILENT)}
     told = {node: f"{_SILENT} {seconds} s" for node, seconds in late.items()}
@@ -218,7 +218,7 @@ def _lowest(gpus: Sequence[Gpu], mean: float) -> str:
 
 
 def memory(gpus: Sequence[Gpu]) -> str:
-    """up to 61 of 80 GiB: of the fullest GPU, which runs out first; "" where none tells."""
+    """up to 61 of 80 GiB: of the fullest GPU, which runs out first; "" where none reports it."""
     known = [(gpu.memory_mib, gpu.total_mib) for gpu in gpus if gpu.memory_mib is not None and gpu.total_mib]
     if not known:
         return ""

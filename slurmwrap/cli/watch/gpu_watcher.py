@@ -34,7 +34,7 @@ from slurmwrap.slurm.scontrol_parser import parse_gres_used
 # it is killed.
 CREATED_S = 25  # until Slurm gives up to make the step
 NAME = "slurmwrap-watch"
-_ENDS_S = 3.0  # for the programs to see the end of their input; then srun is told
+_ENDS_S = 3.0  # for the programs to see the end of their input; then srun is signalled
 _CAP = 1 << 16  # bytes that are kept of an unfinished line, and of stderr
 _KEPT = ("PATH", "SLURM_CONF", "LD_LIBRARY_PATH")
 _OWN = ("HOME", "USER", "LOGNAME", "TMPDIR")
@@ -211,7 +211,7 @@ def _available(pipe: int) -> bytes:
     return found
 
 
-START_S = 30.0  # for the first word of a node; srun itself gives up after CREATED_S
+START_S = 30.0  # for the first line of a node; srun itself gives up after CREATED_S
 BEAT_S = 10.0
 MEAN_S = 5.0  # between two values over time
 NODES = 8  # that are asked
@@ -257,7 +257,7 @@ class Gpus:
 
     @property
     def settled(self) -> bool:
-        """There is nothing to wait for any more: all nodes have said something, or are told of as silent."""
+        """There is nothing to wait for any more: all nodes have said something, or are reported as silent."""
         return self._use is None or bool(self._use.given_up) or self._use.all_heard
 
     @property

@@ -121,7 +121,7 @@ _PER = {"PerJob": "in one job", "PerNode": "on one node", "PerUser": "for one us
 
 
 def meaning(reason: str) -> Meaning:
-    """The meaning of squeue's %r, with what may follow the name (", UnavailableNodes:n1"). An unknown one is told as
+    """The meaning of squeue's %r, with what may follow the name (", UnavailableNodes:n1"). An unknown one is shown as
     it is."""
     name = re.split(r"[,( ]", reason, maxsplit=1)[0]
     if name in _TABLE:

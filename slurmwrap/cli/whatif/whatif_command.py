@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 PAGE = Path("whatif.html")
-_QUIET_S = 1.0  # before the first word of progress
+_QUIET_S = 1.0  # before the first line of progress
 _EVERY_S = 0.2
 _PACE_S = 3.0  # before that nothing is known of the pace
 _MANY = 30_000  # jobs: beyond, it takes minutes

@@ -22,7 +22,7 @@ def _words(text: str) -> frozenset[str]:
 
 
 def find_changed_paths(words: Sequence[str], cwd: str) -> tuple[str, ...]:
-    """What `words` would create, overwrite or remove: absolute paths, UNKNOWN in what cannot be told, ENVIRONMENT.
+    """What `words` would create, overwrite or remove: absolute paths, UNKNOWN for what is not known, ENVIRONMENT.
 
     `cwd` "" when it is not known. mkdir is left out: an empty directory is taken away again.
     """

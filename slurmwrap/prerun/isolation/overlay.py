@@ -146,7 +146,7 @@ def _plan_overlay(spec: TrialSpec, environ: Mapping[str, str]) -> Overlay:
 
 
 def _get_free_bytes(folder: str) -> int:
-    """Bytes that an ordinary user may still write there; 0 where it cannot be told."""
+    """Bytes that an ordinary user may still write there; 0 where it is not known."""
     try:
         found = os.statvfs(folder)
     except OSError:

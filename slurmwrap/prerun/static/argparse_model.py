@@ -269,7 +269,7 @@ def _find_enclosing_nodes(tree: ast.Module, call: ast.Call) -> frozenset[int]:
 
 
 def _list_options(reached: Reached, home: frozenset[int]) -> Iterator[ArgparseOption | None]:
-    """None for a call whose flags only running it would tell."""
+    """None for a call whose flags only running it would show."""
     loose = _find_nodes_in_branches(_get_tree(reached))
     for node in ast.walk(_get_tree(reached)):
         if (

@@ -1,4 +1,4 @@
-"""Command lines of other libraries than argparse: click, typer, absl and Hydra, as far as the text tells. Pure but for
+"""Command lines of other libraries than argparse: click, typer, absl and Hydra, as far as the text shows. Pure but for
 Hydra's configuration file."""
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def digest(path: str) -> str:
 
 
 def inspect(path: str) -> str | None:
-    """What is wrong with the file by our own read of it, None when nothing was found or we cannot tell."""
+    """What is wrong with the file by our own read of it, None when nothing was found or it is not known."""
     from slurmwrap.prerun.static import file_formats  # zipfile and friends: not on gsub's fast path
 
     try:

@@ -221,7 +221,7 @@ def _check_devices(entry: EntryPoint, gpus: int) -> Iterator[tuple[str, str]]:
 # Options of srun and torchrun that neither knows: compares a launcher's words with tables of its options.
 #
 # Site plugins add options to srun (SPANK), and other releases have others, so only a name that looks like a known one
-# misspelt is told, as a warning. After srun(1) of Slurm 22.05 to 25.11.
+# misspelt is reported, as a warning. After srun(1) of Slurm 22.05 to 25.11.
 _MPI_LIST_S = 0.5  # deadline of `srun --mpi=list`: it loads plugins and asks no controller
 _SRUN_ONLY = split_word_table(
     """accel-bind bcast bcast-exclude compress cpu-bind cpu_bind disable-status epilog exact external interactive jobid

@@ -1,4 +1,4 @@
-"""The names that a module has: turns its tree into a set, None where only running it would tell. Pure."""
+"""The names that a module has: turns its tree into a set, None where only running it would show. Pure."""
 
 from __future__ import annotations
 

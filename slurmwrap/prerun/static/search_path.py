@@ -1,7 +1,7 @@
 """What a script's lines change about where its programs are found: PATH after activate, module load and the like. Pure.
 
 A search path here is PATH as text in which what is not known is UNKNOWN, and the environment of `conda activate NAME`
-stands as CONDA + NAME: only a look at the disk tells where it lies.
+stands as CONDA + NAME: only the disk shows where it lies.
 """
 
 from __future__ import annotations

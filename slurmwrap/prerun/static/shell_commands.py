@@ -1,4 +1,5 @@
-"""Commands that no shell will find: lost line continuations, misspelt names, blanks around `=`. And shellcheck's word.
+"""Commands that no shell will find: lost line continuations, misspelt names, blanks around `=`. And shellcheck's
+findings.
 
 Which commands a node has is not known here, so a name is reported only when it looks like a well-known one misspelt.
 """

@@ -36,7 +36,7 @@ def check_script_text(text: str, desk: StaticContext) -> Iterator[Finding]:
 
 
 def _find_quoted_lines(found: tuple[RawCommand, ...]) -> frozenset[int]:
-    """Lines inside here-documents and behind the first of a quoted word of several lines."""
+    """Lines inside here-documents and behind the first of a quoted text of several lines."""
     inside: set[int] = set()
     for command in found:
         if command.heredoc is not None and command.heredoc.line:
@@ -50,7 +50,7 @@ def _find_quoted_lines(found: tuple[RawCommand, ...]) -> frozenset[int]:
 def _make_late_directive_finding(number: int, first: int, desk: StaticContext) -> Finding:
     return Finding(
         severity=Severity.WARNING,
-        message=f"sbatch ignores this #SBATCH line: it stands behind the first command (line {first})",
+        message=f"sbatch ignores this #SBATCH line: it comes after the first command (line {first})",
         file=desk.script,
         line=number,
         fix=f"move it above line {first}",

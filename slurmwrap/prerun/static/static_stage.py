@@ -53,8 +53,9 @@ def check(
 
 
 def _guard_findings(findings: Iterator[Finding], desk: StaticContext) -> Iterator[Finding]:
-    """As far as they come. A program deeper than our own Python goes (RecursionError), or a slip of ours, must not keep
-    a job from being submitted: what was found until then is told."""
+    """As far as they come. A program deeper than our own Python goes (RecursionError), or an error here, must not
+    keep
+    a job from being submitted: what was found until then is reported."""
     try:
         for finding in findings:
             yield finding

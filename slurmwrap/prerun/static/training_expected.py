@@ -58,7 +58,7 @@ _FRAMEWORKS = _split_words(
 )
 _UNCOUNTED = frozenset(("jax", "flax", "tensorflow", "keras", "tf_keras", "optax", "haiku", "equinox"))
 _DISTRIBUTED = re.compile(rb"torch\.distributed|init_process_group|Accelerator\(|init_inference|\bray\b|mpi4py")
-# Packages in which no training hides behind a call that has no word of training.
+# Packages in which no training hides behind a call without a name of training.
 _PLAIN = _split_words(
     """numpy scipy pandas polars pyarrow h5py zarr sklearn skimage PIL cv2 imageio matplotlib seaborn plotly tqdm rich
     yaml toml tomli click typer fire absl tensorboard tensorboardX wandb mlflow requests httpx aiohttp

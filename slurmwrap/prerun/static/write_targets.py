@@ -85,7 +85,7 @@ def _find_missing_directory(folder: str, cwd: str, desk: StaticContext) -> str:
         return ""  # a node's own
     try:
         if Path(path).exists() or not (folder.startswith("/") or Path(cwd).is_dir()):
-            return ""  # in the second case the `cd` before it failed, and that is told
+            return ""  # in the second case the `cd` before it failed, and that is reported
         there = next(parent for parent in Path(path).parents if parent.exists())
     except (OSError, StopIteration):
         return ""
@@ -121,7 +121,7 @@ def _make_finding(one: StartedProgram, what: str, path: str, desk: StaticContext
 
 
 # Where a job writes: do Slurm's output directories exist, is there space. Asks the file system and quota(1).
-SPACE_FLOOR_MIB = 512  # less than this left is told
+SPACE_FLOOR_MIB = 512  # less than this left is reported
 _INODES = 500
 
 

@@ -95,7 +95,7 @@ def parse_list(text: str) -> set[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenProcess:
-    """A process of the trial, as far as it tells who is a loader worker."""
+    """A process of the trial, as far as it shows what is a loader worker."""
 
     pid: int
     parent: int

@@ -166,7 +166,7 @@ class Profiler:
             self._grip.hold(self._full)
 
     def _run_whole_sweep(self) -> _Looks:
-        """A search that had its answer when time was up lacks nothing but certainty, and its rounds tell that."""
+        """A search that had its answer when time was up lacks nothing but certainty, and its rounds show that."""
         try:
             yield from self._run_sweep()
         except _Ends as ends:

@@ -1,6 +1,7 @@
 """What the trial's GPUs do, by NVML, without any risk of hanging with the driver: a child asks, this only reads.
 
-The child must be started before the trial's tree is told from other processes (tree.Tree): it is none of the trial's.
+The child must be started before the trial's tree is distinguished from other processes (tree.Tree): it is none of the
+trial's.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class GpuSampler:
 
 
 def find_job_gpus(environ: Mapping[str, str]) -> str:
-    """The job's GPUs: by Slurm, else by what CUDA is told; "" for all."""
+    """The job's GPUs: by Slurm, else by what CUDA is given; "" for all."""
     return environ.get("SLURM_JOB_GPUS") or environ.get("SLURM_STEP_GPUS") or environ.get("CUDA_VISIBLE_DEVICES", "")
 
 

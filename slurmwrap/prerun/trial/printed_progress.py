@@ -77,7 +77,7 @@ class TextProgress:
     """What was printed so far."""
 
     series: Mapping[str, Series] = field(default_factory=dict)
-    has_loss: bool = False  # some line tells a loss
+    has_loss: bool = False  # some line has a loss
     in_epoch: bool = False  # Keras said "Epoch 1/5": its bars look the same when it evaluates
     rest: bytes = b""  # an unfinished line
 

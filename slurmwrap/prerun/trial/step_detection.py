@@ -1,4 +1,4 @@
-"""What shows that a trial trains where its steps cannot be counted: printed progress and GPU activity beside the files.
+"""What shows that a trial trains where its steps cannot be counted: printed progress and GPU activity.
 
 Edge: the trial's output, read piece by piece. Order of a reading: what was counted, backward passes and batches, text,
 GPU. Text ends a trial early only where nothing inside the program could ever count, so after a while: the program may
@@ -188,7 +188,7 @@ class StepDetector:
 
 
 def is_enough(reading: StepReading, wanted: int) -> bool:
-    """It shows that training goes on. Three backward passes may be parts of one step; the GPU's use never tells."""
+    """It shows that training goes on. Three backward passes may be parts of one step; the GPU's use never shows it."""
     if reading.source in ("backward", "dataloader"):
         return reading.count >= max(WEAK_STEPS, wanted)
     return reading.source not in ("", "gpu") and reading.count >= wanted

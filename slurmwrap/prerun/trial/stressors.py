@@ -18,7 +18,7 @@ from slurmwrap.prerun.trial.helper_process import HelperProcess, end, make_pytho
 LIFE_S = 300.0  # no stressor runs longer, whatever happens to us
 MOST = 32  # processes
 FOOTPRINT = 4  # of the last-level cache
-_CACHE = 64 << 20  # where the kernel does not tell its size
+_CACHE = 64 << 20  # where the kernel does not give its size
 _ALONE = """
 import os, sys, time
 parent, until = int(sys.argv[4]), time.monotonic() + float(sys.argv[1])

@@ -19,7 +19,7 @@ from slurmwrap.prerun.trial.stressors import StressorPool, compute_footprint
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
 
 SIGNS = 50  # backward passes or batches
-_NO_RATE = ("text", "gpu")  # layers that tell that it runs, not how fast
+_NO_RATE = ("text", "gpu")  # layers that show that it runs, not how fast
 _CONTENTION_S = 60.0  # a budget below this is spent on the curve alone
 
 

@@ -252,7 +252,7 @@ def count_gpus_per_node(request: JobRequest) -> int:
 
 
 def list_missing_variables(request: JobRequest, gpus: int = 1) -> dict[str, str]:
-    """What Slurm would tell the job and does not tell its trial: name, options, array, GPU counts.
+    """What Slurm would give the job and does not give its trial: name, options, array, GPU counts.
 
     A script that says `--nproc_per_node $SLURM_GPUS_PER_NODE` needs the variable to be there (sbatch(1), "OUTPUT
     ENVIRONMENT VARIABLES": the option's own text).
@@ -286,7 +286,7 @@ def _list_kept_options(request: JobRequest, leave_out: Collection[str]) -> list[
         if name in ("constraint", "prefer") and value and set("*[") & set(value):
             continue  # node counts ("[rack1|rack2]", "a*2") ask for more than one node
         options.append(spell(name, value))
-    # a plugin is told of each one, in sbatch's order: what it makes of two of a name is its own business
+    # a plugin gets each one, in sbatch's order: what it makes of two of a name is its own business
     return options + [spell(s.option, s.value) for s in request.settings if s.option in request.plugin_options]
 
 

@@ -80,7 +80,7 @@ def _parse_line(line: str, names: Mapping[str, str], is_file: Callable[[str], bo
 
 
 def _find_line(name: str, said: str, script: str) -> int:
-    """The line of the script that called `name` with a word of what was said; 0 where it may be more than one."""
+    """The line of the script that called `name` with a part of what was said; 0 where it may be more than one."""
     calls = [c for c in parse_commands(script) if name in [w.literal for w in c.words]]
     named = set(re.split(r"['\"‘’:\s]+", said)) - {name}
     close = [c for c in calls if named & {w.literal for w in c.words}]

@@ -1,4 +1,4 @@
-"""Turns a TrialResult into a Verdict: pass, fail, or inconclusive where one GPU cannot tell. Pure but for `inspect`.
+"""Turns a TrialResult into a Verdict: pass, fail, or inconclusive where one GPU cannot show it. Pure but for `inspect`.
 
 A `fail` stops a job that its owner believes in, so it is said only for what the real job would meet as well. All else
 that goes wrong is `inconclusive` and the job starts.

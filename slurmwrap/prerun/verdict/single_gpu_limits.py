@@ -163,7 +163,7 @@ _OF_TENSORS = _any(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialFailure:
-    """What failed. `said` is the error line, or the lines that tell where there is no traceback."""
+    """What failed. `said` is the error line, or the lines that explain it where there is no traceback."""
 
     said: str
     category: str

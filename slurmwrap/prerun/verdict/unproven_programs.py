@@ -56,7 +56,7 @@ def find_unproven(
 
 
 def _can_be_seen(one: StartedProgram) -> bool:
-    """Whether the program would tell of its start: not in a container, nor behind `python -I`, `-E`, `-S`, `env -i`."""
+    """Whether the program would report its start: not in a container, nor behind `python -I`, `-E`, `-S`, `env -i`."""
     options = takewhile(lambda word: word.startswith("-"), one.words[1:])
     alone = any(re.fullmatch(r"-[A-Za-z]*[IES][A-Za-z]*", word) for word in options)
     whole = one.entry.whole if one.entry is not None else ()

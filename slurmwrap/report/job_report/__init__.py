@@ -1,1 +1,1 @@
-"""What `slurmwrap why` tells of one job: its timeline, its runs, its retry budget and the next step."""
+"""What `slurmwrap why` prints of one job: its timeline, its runs, its retry budget and the next step."""

@@ -1,6 +1,6 @@
 """The retry ledger of one job as people read it: what each root cause cost, what is left, and what does not count.
 
-Pure. The rules are those of policy/retry_budget.py, told of all runs that ended instead of those before one of them.
+Pure. The rules are those of policy/retry_budget.py, applied to all runs that ended instead of those before one of them.
 """
 
 from __future__ import annotations

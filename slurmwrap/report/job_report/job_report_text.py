@@ -79,7 +79,7 @@ def _is_real(change: Mapping[str, Any]) -> bool:
 
 
 def _list_started_runs(story: JobTimeline) -> Sequence[JobRun]:
-    """The runs worth telling: what a pre-run stopped never ran, and the pre-run's section says so."""
+    """The runs worth showing: what a pre-run stopped never ran, and the pre-run's section says so."""
     if not is_stopped_by_prerun(story):
         return story.attempts
     return [attempt for attempt in story.attempts if attempt.nodes]

@@ -199,7 +199,7 @@ def describe_action_status(action: ActionRecord) -> str:
 
 # Arrays and jobs of many runs in the text of `slurmwrap why`: tasks that ended alike, runs, and the ledger.
 def format_tasks(story: JobTimeline, look: TextStyle) -> Iterator[Iterable[str]]:
-    """Tasks that ended alike are one story, told of the first that failed; those that failed come first."""
+    """Tasks that ended alike are one story, that of the first that failed; those that failed come first."""
     for group in group_tasks(story):
         title = f"{count(len(group), 'TASK', 'TASKS')} {fold_jobs(run.address for run in group)} "
         first = min(group, key=lambda run: run.end_time or 1 << 62)

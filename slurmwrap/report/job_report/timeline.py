@@ -12,7 +12,7 @@ from slurmwrap.model.run import ActionRecord, Incident, JobRun, PrerunRecord, Qu
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome
 from slurmwrap.policy.retry_budget import runs_before
-from slurmwrap.policy.run_filter import failed as failed  # the word of all pages
+from slurmwrap.policy.run_filter import failed as failed  # one definition for all pages
 from slurmwrap.policy.run_from_slurm import CLOCKS_S, speaks_for
 
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 class SchedulerParams:
     """Seconds. Slurm's defaults are those of slurm.conf(5), 22.05 to 24.11; slurmwrap's are its configuration's.
 
-    A job's time limit is its own where the trace tells it; a job that runs longer is killed there. Where no one tells
+    A job's time limit is its own where the trace has it; a job that runs longer is killed there. Where no one says
     it, backfill believes `limit_factor` times the job's run time at its share, or `limit_s`; no one is killed then.
     """
 

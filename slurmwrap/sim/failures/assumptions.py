@@ -167,7 +167,7 @@ def _one_gpu(s: FailureSettings, waits_known: bool) -> str:
 
 
 def _describe_passed(s: FailureSettings, source: str) -> str:
-    """What production does not pre-run again. Traces without users and names do not tell who comes again."""
+    """What production does not pre-run again. Traces without users and names do not show who comes again."""
     if source == "dump":
         return (
             "An array has one. Of the jobs whose user had one of the same name and shape pre-run before, and it "

@@ -111,7 +111,7 @@ class FailingJob:
     number: int  # SimJob.number
     uid: int  # a made-up user
     category: str = ""
-    reason: str = ""  # Philly's word for it
+    reason: str = ""  # Philly's name for it
     row: int = -1  # of PHILLY, for the run times of later runs; -1: none
     run_s: float = 0.0  # until the first run fails
     trials: int = 1  # runs that fail of it where everything is tried again: then it is cured, or given up

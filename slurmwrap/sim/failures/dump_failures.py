@@ -3,7 +3,7 @@
 Slurm keeps no logs. Of a job that it calls FAILED the cause is drawn from table 7 by its GPUs and by how well its run
 time agrees with each cause; out of memory, time limit, node failure and preemption are Slurm's record.
 
-Each line of a dump is one run: whoever submitted again has a line of his own. A line that asks for the very same as
+Each line of a dump is one run: who submitted again has a line of their own. A line that asks for the very same as
 one of the same user and name that had failed within the day before is taken for that job submitted again, each failure
 being answered once: by another failure of the same fault, or by the run that ended well. Who ran out of memory may ask
 for more.

@@ -1,7 +1,7 @@
 """The failure study: the same jobs, failing of the same causes, in each arm and with each seed. Pure.
 
 study(jobs, servers=servers_of(…), settings=FailureSettings(), seeds=range(10), config=Config())
-study_of_dump(jobs, …)   the same with source="dump": the failures that a site's own sacct dump tells
+study_of_dump(jobs, …)   the same with source="dump": the failures that a site's own sacct dump records
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def run_failure_study(
     """`source`: "drawn" at published rates, or "dump": which jobs failed, and after how long, are facts of the trace.
 
     Of more than `most_jobs` jobs a contiguous part from the middle is played: there nodes are as busy as in the whole.
-    `waited_s`: by SimJob.number, how long jobs really waited, where a dump tells. TraceError: no job holds a GPU;
+    `waited_s`: by SimJob.number, how long jobs really waited, where a dump has it. TraceError: no job holds a GPU;
     ValueError: no seed, no server, another source.
     """
     with_gpus = [job for job in jobs if job.gpus > 0]
@@ -71,7 +71,7 @@ def run_failure_study(
     config, settings = switch_rules_on(config or Config()), settings or FailureSettings()
     settings = replace(settings, trial_s=min(settings.trial_s, float(config.prerun.time_limit_s)))
     if source == "dump":
-        # Node failures that happened are in it. Whether a user's next run went on from a checkpoint it does not tell:
+        # Node failures that happened are in it. Whether a user's next run went on from a checkpoint it does not say:
         # with none, no arm looks better for keeping what the others may have kept as well.
         settings = replace(settings, node_failures_per_day=0.0, checkpoint_s=None)
     played = select_middle(with_gpus, most_jobs)

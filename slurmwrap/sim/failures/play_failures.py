@@ -76,9 +76,9 @@ def _end_by_node_of_dump(
     return SimRunEnding(ran_s=life.doom.run_s, category="node_failure", node=node)
 
 
-# What slurmwrap is told of a run that failed: a log may be misread, Slurm and the kernel are right.
+# What slurmwrap learns of a run that failed: a log may be misread, Slurm and the kernel are right.
 
-# Slurm's or the kernel's word, not the log's: the classifier does not misread them, nor take others for them.
+# Recorded by Slurm or the kernel, not by the log: the classifier does not misread them, nor take others for them.
 _NOT_FROM_LOGS = ("cpu_oom", "job_preempted", "node_failure", "gpu_hardware", "time_limit")
 
 
@@ -317,7 +317,7 @@ class _Playing:
     def _failed(self, life: SimJobState, ending: SimRunEnding, nodes: tuple[int, ...], at: float) -> None:
         end = at + ending.ran_s
         if ending.node >= 0 and ending.node not in nodes:
-            nodes = (ending.node, *nodes[1:])  # a dump's failure is told of a node that was not drawn
+            nodes = (ending.node, *nodes[1:])  # a dump's failure is of a node that was not drawn
         failed = self._booked(life, ending, nodes, at)
         if self.watch is not None:
             diagnosis = diagnosis_of(failed)

@@ -41,7 +41,7 @@ class FailedRun:
     began_s: float
     ended_s: float
     nodes: tuple[str, ...]
-    told: str  # the category that slurmwrap is told: the classifier may be wrong
+    told: str  # the category that slurmwrap finds: the classifier may be wrong
     node: str = ""  # that kernel or Slurm blame
     conclusive: bool = False
     input_path: str = ""

@@ -62,7 +62,7 @@ def is_head(line: str) -> bool:
 def parse_sacct_dump(lines: Iterable[str], name: str) -> Load:
     """`lines` without line ends, the head among them. TraceError names the line, what is wrong with it, the way out.
 
-    Single rows that cannot be read are left out and told in `remarks`; where they are more than 1 % it is an error.
+    Single rows that cannot be read are left out and listed in `remarks`; where they are more than 1 % it is an error.
     """
     numbered = enumerate(lines, 1)
     number, text = next((at, line) for at, line in numbered if line.strip())

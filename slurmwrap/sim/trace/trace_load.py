@@ -65,7 +65,7 @@ def make_trace_error(name: str, line: int, what: str, hint: str = "") -> TraceEr
 
 
 def describe_width(fields: int, wanted: int) -> str:
-    """What is told of a row that is too short or too long."""
+    """What is said of a row that is too short or too long."""
     return f"{fields} {'field' if fields == 1 else 'fields'}, and the head has {wanted}"
 
 

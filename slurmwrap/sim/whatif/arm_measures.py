@@ -1,4 +1,4 @@
-"""Turns an Outcome into what the page tells of one arm: delays, JCT, locality and utilisation, by GPU class. Pure.
+"""Turns an Outcome into what the page shows of one arm: delays, JCT, locality and utilisation, by GPU class. Pure.
 
 JCT is from the moment a job could run to its end; the queueing delay is what of it the job held nothing. The same jobs
 are measured in every arm.
@@ -27,7 +27,7 @@ GRID_S = tuple(exp(log(_LEAST_S) + i * log(_MOST_S / _LEAST_S) / (_POINTS - 1)) 
 
 # Of the model of plain Slurm against what happened: (largest gap of the distributions, ratio of the mean delays).
 CLOSE, FAIR = (0.1, 1.25), (0.25, 2.0)
-LEAST_DAYS = 7  # of submissions, for an interval: fewer days tell too little of how much they differ
+LEAST_DAYS = 7  # of submissions, for an interval: fewer days show too little of how much they differ
 _RESAMPLES, _SEED, _DAY_S = 2000, 20201104, 86400.0
 FEW = 20  # jobs of a class: fewer say nothing of how well it fits
 _SLACK_S = 60.0  # means that differ by less are the same: Slurm itself looks at its queue every 30 to 60 s

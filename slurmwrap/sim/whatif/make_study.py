@@ -2,7 +2,7 @@
 
 Three worlds, the same jobs: what really happened; plain Slurm in the model, which shows how far the model is to be
 believed; slurmwrap in the model, with production's placement and, where profiles are known, its allocation. Run times
-are the dump's own. A job that failed fails again after the same time in both: what is saved there is told next to
+are the dump's own. A job that failed fails again after the same time in both: what is saved there is shown next to
 (sim/failures), and that the queue gets shorter by it is counted nowhere.
 """
 
@@ -125,7 +125,7 @@ def begin_of(load: Load) -> float:
 
 
 def end_of(load: Load) -> float:
-    """The last moment that the dump tells of."""
+    """The last moment that the dump covers."""
     known = [moment for one in load.actual for moment in (one.submit_s, one.start_s, one.end_s) if moment is not None]
     return max(known, default=0.0)
 
@@ -199,7 +199,7 @@ def anonymize_users(jobs: Sequence[SimJob]) -> tuple[SimJob, ...]:
 
 # (what is being done, jobs done, of so many)
 Progress = Callable[[str, int, int], None]
-FEW_JOBS, SEEDS, FEWER_SEEDS = 20_000, 10, 5  # of the failures: a larger dump tells as much with fewer seeds
+FEW_JOBS, SEEDS, FEWER_SEEDS = 20_000, 10, 5  # of the failures: a larger dump shows as much with fewer seeds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,7 +318,7 @@ def _make_progress(progress: Progress | None, words: str) -> Callable[[int, int]
 
 
 def study_from(said: Submissions, replay: Replay) -> Study:
-    """Everything that the page tells. ValueError where no measured job could start in the model."""
+    """Everything that the page shows. ValueError where no measured job could start in the model."""
     outcomes = {REAL: make_real_outcome(said.actual), PLAIN: replay.plain, OURS: replay.ours}
     measured = measured_of(said, outcomes.values())
     if not measured:
@@ -368,7 +368,7 @@ def measured_of(said: Submissions, outcomes: Iterable[SimOutcome]) -> list[SimJo
 def arms_of(
     said: Submissions, outcomes: Mapping[str, SimOutcome], measured: Sequence[SimJob]
 ) -> tuple[StudyWorld, ...]:
-    """In the order in which they are told."""
+    """In the order in which they are shown."""
     return tuple(
         arm_of(
             name,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from slurmwrap.sim.failures.study_result import FailureStudy, Interval
 
-REAL, PLAIN, OURS = "real", "slurm", "slurmwrap"  # the arms, in the order in which they are told
+REAL, PLAIN, OURS = "real", "slurm", "slurmwrap"  # the arms, in the order in which they are shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +159,7 @@ class Study:
     cpu_jobs: int  # without GPUs: neither replayed nor measured
     users: int
     profiled: int  # of the measured, whose profile is known
-    grid_s: tuple[float, ...]  # where the distributions are told
+    grid_s: tuple[float, ...]  # where the distributions are sampled
     arms: tuple[StudyWorld, ...]  # REAL, PLAIN, OURS
     queueing_change_s: Interval | None  # mean delay under slurmwrap less that under plain Slurm, both in the model
     jct_change_s: Interval | None  # the same of the JCT. None: the window has too few days for an interval

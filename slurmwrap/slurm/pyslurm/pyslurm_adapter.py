@@ -1,7 +1,7 @@
 """Slurm by PySlurm, as `edges.Slurm`: what PySlurm does exactly as the commands, by PySlurm; all else by the commands.
 
 By command always: topology, reservations, limits and configuration (PySlurm has them not, or not in every release);
-jobs (it does not tell the GPUs that a job holds or asked for per job and task, and a name that is no UTF-8 ends the
+jobs (it does not give the GPUs that a job holds or asked for per job and task, and a name that is no UTF-8 ends the
 whole question); arrays; clearing a list; what is asked in someone else's name. docs/pyslurm.md has the table.
 """
 
@@ -28,12 +28,12 @@ from slurmwrap.slurm.pyslurm.worker_client import Link, SlurmRefused, Unsupporte
 from slurmwrap.slurm.scontrol_parser import parse_gres, parse_gres_used, parse_state, release_of
 from slurmwrap.slurm.scontrol_requests import SEVERAL_TOPOLOGIES
 
-# Turns what worker.py tells of nodes and partitions into the records that the commands give.
+# Turns what worker.py reports of nodes and partitions into the records that the commands give.
 Told = Mapping[str, Any]
 
 
 def node_from_worker(told: Told) -> Node:
-    """One node. KeyError or TypeError where it is not what PySlurm 22.5 tells."""
+    """One node. KeyError or TypeError where it is not what PySlurm 22.5 gives."""
     cpus, busy = told["effective_cpus"] or told["total_cpus"], told["allocated_cpus"]
     state, flags = parse_state(told["state"])
     if state in ("IDLE", "ALLOCATED") and 0 < busy < cpus:
@@ -70,7 +70,7 @@ def _format_reason(told: Told) -> str:
 
 
 def partition_from_worker(told: Told) -> Partition:
-    """One partition of a release before 25.05, from when on it may name a topology that PySlurm does not tell."""
+    """One partition of a release before 25.05, from when on it may name a topology that PySlurm does not give."""
     return Partition(
         name=told["name"],
         default=told["is_default"],
@@ -99,7 +99,7 @@ _NOTHING = ("", "(null)", "none", "cli_filter/none")
 
 
 class SlurmByPySlurm:
-    """`commands` and `link` see the same environment. `say` is told once of each thing that PySlurm is unfit for."""
+    """`commands` and `link` see the same environment. `say` hears once of each thing that PySlurm is unfit for."""
 
     def __init__(self, commands: SlurmCommands, link: Link, say: Callable[[str], None] = lambda line: None) -> None:
         self._commands = commands
@@ -121,7 +121,7 @@ class SlurmByPySlurm:
         return self._commands.cluster_name()
 
     def snapshot(self) -> Snapshot:
-        """Nodes and partitions by PySlurm, the rest by one command; all by commands where PySlurm cannot tell."""
+        """Nodes and partitions by PySlurm, the rest by one command; all by commands where PySlurm cannot."""
         try:
             nodes = tuple(node_from_worker(told) for told in self._ask_worker("nodes"))
             partitions = tuple(partition_from_worker(told) for told in self._ask_worker("partitions"))

@@ -1,4 +1,4 @@
-"""What of ours PySlurm can do exactly as the commands do it: requests for worker.py, or why the command must. Pure.
+"""Which requests PySlurm can do exactly as the commands do it: requests for worker.py, or why the command must. Pure.
 
 Measured on PySlurm 22.5.3: clearing a list of nodes does nothing, --switches and --signal are read and never sent,
 --nodes, memory in KiB, StartTime and Nice mean something else or nothing. What is not in a table here goes by command.

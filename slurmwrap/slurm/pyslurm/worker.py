@@ -38,7 +38,7 @@ def list_nodes(pyslurm: Any) -> list[dict[str, Any]]:
     """
     if not hasattr(pyslurm, "node"):
         raise NotImplementedError("this PySlurm does not tell the sockets of GPUs")
-    told = pyslurm.Nodes.load().values()  # first: of an unreachable controller the older one tells no RPCError
+    told = pyslurm.Nodes.load().values()  # first: with an unreachable controller the older one raises no RPCError
     gres = pyslurm.node().get()
     if len(gres) != len(told):
         raise LookupError("nodes came or went between two questions")
