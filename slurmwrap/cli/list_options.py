@@ -24,6 +24,7 @@ from slurmwrap.cli import terminal
 from slurmwrap.diagnosis.taxonomy import CATEGORIES, DECISIONS
 from slurmwrap.errors import UsageError
 from slurmwrap.model.hostlist import expand
+from slurmwrap.nearest_name import find_nearest
 from slurmwrap.policy.run_filter import RunFilter
 from slurmwrap.report import text_format
 
@@ -88,13 +89,11 @@ def split_list(text: str) -> tuple[str, ...]:
 
 def check_known_names(given: Sequence[str], names: Iterable[str], option: str) -> tuple[str, ...]:
     """`given`, if each is one of `names`; UsageError names the nearest."""
-    from difflib import get_close_matches
-
     names = tuple(names)
     for word in given:
         if word not in names:
-            near = get_close_matches(word, names, n=1, cutoff=0.4)
-            hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(names)}"
+            near = find_nearest(word, names, 0.4)
+            hint = f"did you mean {near}?" if near else f"one of {', '.join(names)}"
             raise UsageError(f"{option} '{text_format.fit(word, 60)}' is none that we know", hint=hint)
     return tuple(given)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,6 +10,7 @@ from slurmwrap.config.config_keys import Key, get_value, list_keys
 from slurmwrap.config.key_lines import place
 from slurmwrap.config.suggest_key import list_sections
 from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.nearest_name import find_nearest
 
 DEFAULT = "default"
 
@@ -61,8 +61,8 @@ def find_unknown_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _suggest_variable(name: str, known: set[str]) -> str:
-    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.8)
-    return f"; did you mean {close[0]}?" if close else ""
+    near = find_nearest(name, known, 0.8)
+    return f"; did you mean {near}?" if near else ""
 
 
 def _make_default_source(key: Key) -> KeySource:

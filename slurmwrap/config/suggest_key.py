@@ -4,11 +4,9 @@ Pure; for people's mistakes only.
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
-
 from slurmwrap.config.config_sections import RULES, Config
 from slurmwrap.fast_dataclasses import fields, is_dataclass
+from slurmwrap.nearest_name import find_nearest
 
 _ALIKE = 0.75  # of difflib's ratio: what is less alike would only be a guess
 
@@ -18,12 +16,12 @@ def suggest_key(key: str) -> str:
     section, _, name = key.rpartition(".")
     known = list_sections()
     if section in known:
-        return _format_suggestion(_find_nearest(name, known[section]) or _find_in_other_section(name))
+        return _format_suggestion(find_nearest(name, known[section]) or _find_in_other_section(name))
     if section:  # only where a table is in a table
         return _format_suggestion(_find_in_other_section(name))
     return _format_suggestion(
         _find_in_other_section(name, exactly=True)
-        or _find_nearest(name, [*known, "slurm_timeout_s"])
+        or find_nearest(name, [*known, "slurm_timeout_s"])
         or _find_in_other_section(name)
     )
 
@@ -46,17 +44,12 @@ def _find_in_other_section(name: str, *, exactly: bool = False) -> str:
     places = {
         name: [section for section, names in list_sections().items() if name in names] for name in _list_all_names()
     }
-    near = name if name in places else "" if exactly else _find_nearest(name, places, _ALIKE)
+    near = name if name in places else "" if exactly else find_nearest(name, places, _ALIKE)
     return " or ".join(f"{section}.{near}" for section in places[near]) if near else ""
 
 
 def _list_all_names() -> set[str]:
     return {name for names in list_sections().values() for name in names}
-
-
-def _find_nearest(word: str, known: Iterable[str], alike: float = 0.6) -> str:
-    close = difflib.get_close_matches(word, sorted(known), n=1, cutoff=alike)
-    return close[0] if close else ""
 
 
 def _format_suggestion(what: str) -> str:

@@ -20,6 +20,7 @@ from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.gsub import process_env
 from slurmwrap.gsub.prefetch import make_slurm_commands
 from slurmwrap.model.node import Snapshot
+from slurmwrap.nearest_name import find_nearest
 from slurmwrap.resources import shipped
 from slurmwrap.sbatch.command_line import CommandLine, parse_own_options, split_command_line
 from slurmwrap.sbatch.getopt import build_names
@@ -84,11 +85,9 @@ def get_template(name: str, folders: tuple[tuple[str, Path], ...]) -> Template:
         path = folder / f"{name}{SUFFIX}"
         if _NAME.fullmatch(name) and path.is_file():
             return _read_template_file(path, origin)
-    from difflib import get_close_matches
-
     known = find_templates(folders)
-    near = get_close_matches(name, known, n=1, cutoff=0.5)
-    meant = f"Did you mean {near[0]}? " if near else ""
+    near = find_nearest(name, known, 0.5)
+    meant = f"Did you mean {near}? " if near else ""
     raise UsageError(f"there is no template '{name}'", hint=f"{meant}There are: {', '.join(known)}.")
 
 
@@ -337,14 +336,12 @@ def _check_program(program: str, request: JobRequest) -> None:
 
 
 def _suggest_path(path: Path) -> str:
-    from difflib import get_close_matches
-
     try:
         names = [one.name for one in path.parent.iterdir() if one.suffix == path.suffix]
     except OSError:
         return ""
-    near = get_close_matches(path.name, names, n=1)
-    return f"Did you mean {near[0]}?" if near else ""
+    near = find_nearest(path.name, names)
+    return f"Did you mean {near}?" if near else ""
 
 
 def _read_head(path: Path) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from slurmwrap.fast_dataclasses import dataclass, replace
+from slurmwrap.nearest_name import find_nearest
 from slurmwrap.sbatch.options import (
     BASE,
     BY_LETTER,
@@ -198,8 +199,6 @@ def _list_options_with_prefix(prefix: str, names: Names) -> list[SbatchOption]:
 
 def _suggest_option(name: str, names: Names) -> str:
     """Our own option that was probably meant; sbatch's are left to sbatch."""
-    from difflib import get_close_matches  # only on the way to an error
-
     near = [own for own in names.own if len(name) > 1 and own.startswith(name)]
-    near = near or get_close_matches(name, list(names.own), n=1, cutoff=0.7)
-    return f"Did you mean gsub's '--{near[0]}'? gsub's own options are not abbreviated." if near else ""
+    meant = near[0] if near else find_nearest(name, names.own, 0.7)
+    return f"Did you mean gsub's '--{meant}'? gsub's own options are not abbreviated." if meant else ""

@@ -51,7 +51,7 @@ PLANNED = {
     },
     "prerun.static": {
         *("command_wrappers", "entry_points", "impossible_requests", "job_inputs", "launcher_args", "search_path"),
-        *("shell_clauses", "shell_parser", "started_program", "suggestions"),
+        *("shell_clauses", "shell_parser", "started_program", "nearest_name"),
     },
     "prerun.trial": {"trial_environment"},
     "profiling": {"profile_key"},

@@ -21,6 +21,7 @@ from slurmwrap.gsub.remember import choose_profile, find_known_profile
 from slurmwrap.gsub.user_state import touch
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.model.verdict import Outcome
+from slurmwrap.nearest_name import find_nearest_few
 from slurmwrap.profiling.profile_key import profile_key_of
 from slurmwrap.sbatch.parse import parse_request
 from slurmwrap.sbatch.passthrough import find_passthrough_reason, find_prerun_reason
@@ -122,11 +123,9 @@ class ProfileStore:
         return key.partition(":")[2] or key if self.site else key
 
     def _unknown(self, name: str, known: Sequence[ResourceProfile]) -> UsageError:
-        from difflib import get_close_matches
-
         if not known:
             return UsageError(f"there is no profile '{name}': none is known yet", exit_code=1)
-        near = get_close_matches(name, [one.key for one in known], n=3, cutoff=0.5)
+        near = find_nearest_few(name, [one.key for one in known], 3, 0.5)
         near = near or [one.key for one in known if name and name.lower() in one.key.lower()][:3]
         hint = f"did you mean {' or '.join(near)}?" if near else "slurmwrap profile list"
         return UsageError(f"there is no profile '{name}'", hint=hint, exit_code=1)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from math import ceil
 
 from slurmwrap.model.finding import Finding, Severity
-from slurmwrap.prerun.static.suggestions import find_nearest
+from slurmwrap.nearest_name import find_nearest
 from slurmwrap.sbatch.request import CpuUnit, GpuUnit, JobRequest, MemUnit
 
 TYPE_CHECKING = False

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.finding import Finding, Severity
+from slurmwrap.nearest_name import is_slip, suggest_path
 from slurmwrap.prerun.static.job_inputs import list_given_files, list_missing_paths
 from slurmwrap.prerun.static.started_program import EntryPoint
 from slurmwrap.prerun.static.static_context import StaticContext
-from slurmwrap.prerun.static.suggestions import is_slip, suggest_path
 
 _LOOKED_AT = 40  # files whose first bytes are read
 # No one makes one of these empty on purpose.

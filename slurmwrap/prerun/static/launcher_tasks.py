@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from slurmwrap.inject import slurmwrap_launch
 from slurmwrap.model.finding import Finding, Severity
+from slurmwrap.nearest_name import find_nearest
 from slurmwrap.prerun.static.launcher_args import SrunCall, parse_srun
 from slurmwrap.prerun.static.shell_parser import UNKNOWN, RawWord
 from slurmwrap.prerun.static.started_program import EntryPoint, StartedProgram
 from slurmwrap.prerun.static.static_context import StaticContext
-from slurmwrap.prerun.static.suggestions import find_nearest
 from slurmwrap.prerun.static.word_tables import split_word_table
 from slurmwrap.sbatch.options import BY_NAME
 from slurmwrap.sbatch.request import GpuUnit, JobRequest, ResourceShape

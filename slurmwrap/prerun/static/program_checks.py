@@ -11,6 +11,7 @@ from pathlib import Path
 
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.finding import Finding, Severity
+from slurmwrap.nearest_name import find_nearest, suggest_path
 from slurmwrap.prerun.static.argparse_model import read_parser
 from slurmwrap.prerun.static.cli_libraries import check_other_libraries
 from slurmwrap.prerun.static.imported_files import ProgramImports, Reached, find_module, list_search_roots, read_program
@@ -26,7 +27,6 @@ from slurmwrap.prerun.static.python_interpreter import Python, find_python
 from slurmwrap.prerun.static.python_source import PythonSource, read_source
 from slurmwrap.prerun.static.started_program import EntryPoint
 from slurmwrap.prerun.static.static_context import StaticContext
-from slurmwrap.prerun.static.suggestions import find_nearest, suggest_path
 from slurmwrap.prerun.static.undefined_names import name_faults
 
 # Does a Python program compile: turns a Source into at most one finding, after asking the job's own Python.

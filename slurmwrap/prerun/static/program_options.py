@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from slurmwrap.fast_dataclasses import dataclass, field
 from slurmwrap.model.finding import Finding, Severity
+from slurmwrap.nearest_name import find_nearest
 from slurmwrap.prerun.static.argparse_model import ArgparseOption, Parser
 from slurmwrap.prerun.static.shell_parser import UNKNOWN, Guess
 from slurmwrap.prerun.static.started_program import EntryPoint
-from slurmwrap.prerun.static.suggestions import find_nearest
 
 _NUMBER = re.compile(r"^-\d+$|^-\d*\.\d+$")  # argparse's own pattern; newer Pythons take -1e3 and -1_000 as well
 _LIKE_NUMBER = re.compile(r"^-\.?\d")

@@ -14,11 +14,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from slurmwrap.model.finding import Finding, Severity
+from slurmwrap.nearest_name import find_nearest, is_slip
 from slurmwrap.prerun.static.python_source import read_head
 from slurmwrap.prerun.static.shell_parser import UNKNOWN
 from slurmwrap.prerun.static.started_program import StartedProgram
 from slurmwrap.prerun.static.static_context import StaticContext
-from slurmwrap.prerun.static.suggestions import find_nearest, is_slip
 from slurmwrap.prerun.static.word_tables import split_word_table
 
 _WELL_KNOWN = split_word_table(

@@ -8,10 +8,10 @@ import re
 from collections.abc import Iterator, Sequence
 
 from slurmwrap.model.finding import Finding, Severity
+from slurmwrap.nearest_name import find_nearest
 from slurmwrap.prerun.static.shell_parser import UNKNOWN, RawCommand, parse_commands
 from slurmwrap.prerun.static.started_program import StartedProgram
 from slurmwrap.prerun.static.static_context import StaticContext
-from slurmwrap.prerun.static.suggestions import find_nearest
 from slurmwrap.prerun.static.word_tables import split_word_table
 
 _DIRECTIVE = re.compile(r"#SBATCH\s+-")

@@ -88,6 +88,6 @@ def is_mounted(path: str) -> bool:
     top = path.split("/")[1] if path.startswith("/") else ""
     if not top or Path("/", top).exists():
         return True
-    from slurmwrap.prerun.static.suggestions import is_slip
+    from slurmwrap.nearest_name import is_slip
 
     return any(is_slip(top, entry.name) for entry in Path("/").iterdir())

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.finding import Finding, Severity
+from slurmwrap.nearest_name import find_nearest, is_slip
 from slurmwrap.prerun.static.imported_files import ProgramImports, Reached, is_block_end, is_main_test
 from slurmwrap.prerun.static.module_scope import bound_by, bound_names
-from slurmwrap.prerun.static.suggestions import find_nearest, is_slip
 from slurmwrap.prerun.static.word_tables import split_word_table
 
 # Where a module uses names: walks a tree as Python would run it, and says which uses run for sure.

@@ -11,10 +11,15 @@ _ENTRIES = 2000  # of a directory that are looked at
 
 def find_nearest(name: str, among: Iterable[str], cutoff: float = 0.6) -> str:
     """The one of `among` that is most like `name`, "" when none is."""
+    return next(iter(find_nearest_few(name, among, 1, cutoff)), "")
+
+
+def find_nearest_few(name: str, among: Iterable[str], count: int, cutoff: float = 0.6) -> list[str]:
+    """The `count` of `among` that are most like `name`, the best first. `cutoff`: difflib's ratio, 1 is equal."""
+    # Imported here: gsub needs it only on the way to an error.
     from difflib import get_close_matches
 
-    found = get_close_matches(name, list(among), n=1, cutoff=cutoff)
-    return found[0] if found else ""
+    return get_close_matches(name, list(among), n=count, cutoff=cutoff)
 
 
 def is_slip(one: str, other: str) -> bool:
