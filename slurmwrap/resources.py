@@ -1,8 +1,13 @@
-"""Finds templates/, prolog/ and hooks/: next to the package in a checkout, inside it once installed."""
+"""templates/, prolog/ and hooks/: next to the package in a checkout, inside it once installed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -14,3 +19,35 @@ def shipped(folder: str) -> Path:
         if candidate.is_dir():
             return candidate
     raise FileNotFoundError(f"{folder}/ is neither at {installed} nor at {checkout}")
+
+
+def make_template_environment(folder: str, *, autoescape: bool = False, **settings: Any) -> Environment:
+    """Return a Jinja environment for templates/`folder`, in which an undefined name is an error.
+
+    `autoescape`: for HTML, whatever the template is called. `settings`: of `jinja2.Environment`, in place of these.
+    """
+    from jinja2 import Environment, FileSystemLoader
+
+    # Pages ask for escaping; the other templates are configuration files, scripts and text.
+    return Environment(**_settings(FileSystemLoader(shipped("templates") / folder), autoescape) | settings)  # noqa: S701
+
+
+def make_sandbox_environment(load: Callable[[str], tuple[str, str, None]]) -> Environment:
+    """Return a Jinja environment for templates that a site or a user wrote: they reach no Python attribute."""
+    from jinja2 import FunctionLoader
+    from jinja2.sandbox import SandboxedEnvironment
+
+    return SandboxedEnvironment(**_settings(FunctionLoader(load), autoescape=False))
+
+
+def _settings(loader: object, autoescape: bool) -> dict[str, Any]:
+    from jinja2 import StrictUndefined
+
+    return {
+        "loader": loader,
+        "undefined": StrictUndefined,
+        "autoescape": autoescape,
+        "trim_blocks": True,
+        "lstrip_blocks": True,
+        "keep_trailing_newline": True,
+    }

@@ -21,7 +21,7 @@ from slurmwrap.gsub import process_env
 from slurmwrap.gsub.prefetch import make_slurm_commands
 from slurmwrap.model.node import Snapshot
 from slurmwrap.nearest_name import find_nearest
-from slurmwrap.resources import shipped
+from slurmwrap.resources import make_sandbox_environment, shipped
 from slurmwrap.sbatch.command_line import CommandLine, parse_own_options, split_command_line
 from slurmwrap.sbatch.getopt import build_names
 from slurmwrap.sbatch.launch_templates import (
@@ -93,8 +93,7 @@ def get_template(name: str, folders: tuple[tuple[str, Path], ...]) -> Template:
 
 def render_template(found: Template, variables: Mapping[str, object], folders: tuple[tuple[str, Path], ...]) -> bytes:
     """The batch script. ConfigError for a template that does not work, with its line."""
-    from jinja2 import FunctionLoader, StrictUndefined, TemplateError
-    from jinja2.sandbox import SandboxedEnvironment
+    from jinja2 import TemplateError
 
     def load(name: str) -> tuple[str, str, None]:
         if name == found.path.name:
@@ -104,12 +103,9 @@ def render_template(found: Template, variables: Mapping[str, object], folders: t
                 return _read_template(folder / name, origin), str(folder / name), None
         raise ConfigError(f"{found.path}: there is no '{name}' to include")
 
-    environment = SandboxedEnvironment(  # a script, no page: sbatch/launch_templates.py quotes what is to be quoted
-        loader=FunctionLoader(load), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )  # fmt: skip
     try:
-        made = environment.get_template(found.path.name).render(variables)
+        # A script, not a page: sbatch/launch_templates.py quotes what is to be quoted.
+        made = make_sandbox_environment(load).get_template(found.path.name).render(variables)
     except TemplateError as error:
         line = getattr(error, "lineno", None)
         raise ConfigError(f"{found.path}{f':{line}' if line else ''}: {error}") from error

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slurmwrap.resources import shipped
+from slurmwrap.resources import make_template_environment
 
 if TYPE_CHECKING:
     from slurmwrap.install.install_target import InstallTarget
@@ -19,10 +19,7 @@ _HIDDEN = ("/tmp", "/var/tmp")  # by PrivateTmp=
 
 def rendered(wanted: InstallTarget, configured: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """(file name, text), by name. `configured`: the site's configuration, for the places that it names."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    loader = FileSystemLoader(shipped("templates") / "hooks")
-    environment = Environment(loader=loader, undefined=StrictUndefined, keep_trailing_newline=True, trim_blocks=True)  # noqa: S701
+    environment = make_template_environment("hooks")
     writable = _writable(wanted, configured)
     paths = (*writable, wanted.config, wanted.slurm_conf, wanted.munge_socket, wanted.command)
     values = {

@@ -15,7 +15,7 @@ from slurmwrap.config import RULES
 from slurmwrap.errors import LabError
 from slurmwrap.lab.lab_directories import LabDirectories
 from slurmwrap.lab.lab_spec import LabSpec
-from slurmwrap.resources import shipped
+from slurmwrap.resources import make_template_environment
 
 CGROUP_DISABLED_SINCE = (23, 2)
 OLDEST_RELEASE = (22, 5)
@@ -64,7 +64,7 @@ def render(spec: LabSpec, layout: LabDirectories, means: Means, hooks: HookPaths
         names.append("cgroup.conf")
     if spec.accounting:
         names.append("slurmdbd.conf")
-    environment = _environment()
+    environment = make_template_environment("lab")
     return {name: environment.get_template(name.rsplit("/", 1)[-1] + ".j2").render(values) for name in names}
 
 
@@ -73,19 +73,6 @@ def enforcement(means: Means) -> dict[str, str]:
     by_cgroup = f"no: {means.no_cgroups}" if means.no_cgroups else "yes: cgroup v1"
     devices = f"no: {means.no_devices}" if means.no_devices and not means.no_cgroups else by_cgroup
     return {"memory": by_cgroup, "devices": devices, "cores": "no: the nodes' CPUs are invented"}
-
-
-def _environment() -> Any:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    return Environment(
-        loader=FileSystemLoader(shipped("templates") / "lab"),
-        undefined=StrictUndefined,
-        autoescape=False,  # noqa: S701 - Slurm configuration, not HTML
-        keep_trailing_newline=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
 
 
 def _values(spec: LabSpec, layout: LabDirectories, means: Means, hooks: HookPaths | None) -> Mapping[str, Any]:

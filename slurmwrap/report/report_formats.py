@@ -28,7 +28,7 @@ from slurmwrap.report.report_page import (
     TableRow,
     format_value,
 )
-from slurmwrap.resources import shipped
+from slurmwrap.resources import make_template_environment
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -270,15 +270,8 @@ def _format_row_notes(row: TableRow) -> Iterator[str]:
 
 
 def _make_environment() -> Environment:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
-
-    environment = Environment(
-        loader=FileSystemLoader(shipped("templates") / "report"),
-        undefined=StrictUndefined,
-        autoescape=select_autoescape(),  # for HTML templates; a .txt is made harmless by words.visible
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    # A .txt is made harmless by the filter `visible`.
+    environment = make_template_environment("report", keep_trailing_newline=False)
     environment.filters.update(visible=text_format.visible, fit=text_format.fit)
     environment.globals.update(wrapped=text_format.wrapped, laid_out=format_table)
     return environment

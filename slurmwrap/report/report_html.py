@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from slurmwrap.report import text_format
 from slurmwrap.report.report_page import NUMERIC, UNTRUSTED, Column, Page, ReportTable, TableRow, format_value
 from slurmwrap.report.report_plots import TITLES
-from slurmwrap.resources import shipped
+from slurmwrap.resources import make_template_environment
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -79,15 +79,8 @@ def join_number_and_unit(text: str) -> str:
 
 
 def _make_environment() -> Environment:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(shipped("templates") / "report"),
-        undefined=StrictUndefined,
-        autoescape=True,  # whatever the file is called: users choose names
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    # Users choose names.
+    environment = make_template_environment("report", autoescape=True, keep_trailing_newline=False)
     environment.filters.update(visible=text_format.visible, fit=text_format.fit, tied=join_number_and_unit)
     environment.globals.update(
         count=text_format.count, cells=list_cells, groups=list_column_groups, moment=text_format.moment,

@@ -23,7 +23,18 @@ STANDARD = {
 }
 # Of ours: all that a plan needs, and nothing that only some calls need.
 PLANNED = {
-    "": {"config", "console", "digest", "protocols", "errors", "escape", "plain_toml", "fast_dataclasses", "timing"},
+    "": {
+        "config",
+        "console",
+        "digest",
+        "protocols",
+        "errors",
+        "escape",
+        "plain_toml",
+        "fast_dataclasses",
+        "timing",
+        "nearest_name",
+    },
     "config": {"paths", "config_sections"},
     "host": {"system_clock", "run_command"},
     "inject": {"slurmwrap_launch", "slurmwrap_step"},
@@ -51,7 +62,11 @@ PLANNED = {
     },
     "prerun.static": {
         *("command_wrappers", "entry_points", "impossible_requests", "job_inputs", "launcher_args", "search_path"),
-        *("shell_clauses", "shell_parser", "started_program", "nearest_name"),
+        *(
+            "shell_clauses",
+            "shell_parser",
+            "started_program",
+        ),
     },
     "prerun.trial": {"trial_environment"},
     "profiling": {"profile_key"},

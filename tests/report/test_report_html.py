@@ -18,6 +18,7 @@ from slurmwrap.report.night_report import NightReport, ShareRow
 from slurmwrap.report.report_page import Column, ReportTable
 from slurmwrap.report.report_plots import draw
 from slurmwrap.report.text_format import visible
+from slurmwrap.resources import shipped
 
 VOID = frozenset({"meta", "link", "br", "hr", "img", "input"})
 
@@ -145,7 +146,7 @@ def test_a_number_keeps_its_unit() -> None:
 def test_every_colour_of_a_drawing_is_one_of_the_pages() -> None:
     drawings = "".join((drawn(nights.full) or {}).values())
     assert re.findall(r"#[0-9a-fA-F]{6}", drawings) == []
-    css = (report_html.shipped("templates") / "report" / "page.css").read_text(encoding="utf-8")
+    css = (shipped("templates") / "report" / "page.css").read_text(encoding="utf-8")
     used = set(re.findall(r"var\((--[a-z]+)\)", drawings + css))
     light, dark, paper = (set(re.findall(r"(--[a-z]+):", part)) for part in re.findall(r":root \{(.*?)\}", css, re.S))
     assert used <= light

@@ -14,7 +14,7 @@ import typer
 from slurmwrap.cli.completion.completion_tables import gsub_offers, slurmwrap_commands
 from slurmwrap.errors import SlurmwrapError
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.resources import shipped
+from slurmwrap.resources import make_template_environment
 from slurmwrap.store.atomic_write import replace
 
 MARK = "Made by: slurmwrap completion"  # by it our own file is known when it is to be replaced
@@ -64,17 +64,8 @@ def completion(
 
 def render_script(shell: Shell, root: Any, *, sbatch: bool = False) -> str:
     """The whole script. `root`: slurmwrap's command tree."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(  # noqa: S701 - no HTML; every text goes through the shell's own filter
-        loader=FileSystemLoader(shipped("templates") / "completion"),
-        undefined=StrictUndefined,
-        keep_trailing_newline=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        comment_start_string="<#--",  # {# is the shells' own
-        comment_end_string="--#>",
-    )
+    # "{#" occurs in shell code, so comments have marks of their own; every text goes through the shell's filter.
+    environment = make_template_environment("completion", comment_start_string="<#--", comment_end_string="--#>")
     environment.filters |= {"sh": _quote_sh, "zsh": _quote_zsh, "fish": _quote_fish}
     return environment.get_template(f"{shell.value}.j2").render(
         mark=f"{MARK} {shell.value}{' --sbatch' if sbatch else ''}",

@@ -12,7 +12,7 @@ from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.report import text_format
 from slurmwrap.report.job_report.job_report_text import Paint, plain
 from slurmwrap.report.text_format import count, duration, hours, moment, percent, table, visible, wrapped
-from slurmwrap.resources import shipped
+from slurmwrap.resources import make_template_environment
 from slurmwrap.sim.failures.study_result import ArmResult, FailureStudy, Interval
 from slurmwrap.sim.whatif import whatif_charts
 from slurmwrap.sim.whatif.arm_measures import FEW
@@ -320,15 +320,8 @@ def tied(text: str) -> str:
 
 
 def _environment() -> Environment:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(shipped("templates") / "whatif"),
-        undefined=StrictUndefined,
-        autoescape=True,  # whatever the file is called: users and jobs choose their names
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    # Users and jobs choose their names.
+    environment = make_template_environment("whatif", autoescape=True, keep_trailing_newline=False)
     environment.filters.update(
         visible=text_format.visible, brief=brief, percent=text_format.percent, hours=round_hours,
         signed=signed,
