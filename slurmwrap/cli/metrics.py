@@ -24,7 +24,7 @@ from slurmwrap.errors import SlurmwrapError, StoreError
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.policy.node_score import compute_node_scores
 from slurmwrap.resources import shipped
-from slurmwrap.store.atomic_write import replace
+from slurmwrap.store.atomic_write import replace_file
 from slurmwrap.store.database import Database
 from slurmwrap.store.migrations import VERSION
 
@@ -321,7 +321,7 @@ class _Told:
 def write_textfile(path: Path, text: str) -> None:
     """Aside, mode 0644, then renamed: node_exporter reads the old file or the new one. StoreError."""
     try:
-        replace(path, text, 0o644)
+        replace_file(path, text, 0o644)
     except OSError as error:
         hint = f"see that its directory exists and is writable: ls -ld {path.parent}"
         raise StoreError(f"metrics {path} cannot be written: {error.strerror or error}", hint=hint) from error

@@ -35,7 +35,7 @@ from slurmwrap.report.report_page import Page
 from slurmwrap.report.user_report import own_report
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store import schema
-from slurmwrap.store.atomic_write import put
+from slurmwrap.store.atomic_write import write_output_file
 from slurmwrap.store.database import Database
 from slurmwrap.store.report_figures import DETAIL_S, open_in_memory, read
 from slurmwrap.store.report_reader import Period, ReportReader
@@ -178,7 +178,7 @@ def write_report(report: NightReport, kind: str, output: str, zone: tzinfo | Non
         if _is_directory(output):
             path.mkdir(parents=True, exist_ok=True)
             path /= f"night-{build_page(report, zone).day}{ENDINGS[kind]}"
-        put(path, render_report(report, kind, zone))
+        write_output_file(path, render_report(report, kind, zone))
     except OSError as error:
         raise UsageError(f"cannot write {error.filename or path}: {error.strerror}", exit_code=1) from error
     return (path,)
@@ -194,11 +194,11 @@ def _write_tables(page: Page, path: Path) -> tuple[Path, ...]:
 
     found = render_files(page)
     if path.suffix == ".zip" and not path.is_dir():
-        put(path, _zip_tables(found))
+        write_output_file(path, _zip_tables(found))
         return (path,)
     path.mkdir(parents=True, exist_ok=True)
     for name, text in found.items():
-        put(path / name, text)
+        write_output_file(path / name, text)
     return tuple(path / name for name in found)
 
 
@@ -334,19 +334,19 @@ def write_night(report: NightReport, config: Config, zone: tzinfo | None, now: f
     try:
         _make_folder(folder, config)
         for kind in ("json", "text", "html"):
-            put(
+            write_output_file(
                 folder / f"{page.day}{ENDINGS[kind]}",
                 render_report(report, kind, zone),
                 FILES,
             )
-        put(folder / "latest.html", max(_list_pages(folder)).read_bytes(), FILES)
+        write_output_file(folder / "latest.html", max(_list_pages(folder)).read_bytes(), FILES)
         prune_nights(folder, page.day, config.report.keep_d)
-        put(folder / "index.html", _render_index(folder, page.whose), FILES)
+        write_output_file(folder / "index.html", _render_index(folder, page.whose), FILES)
         to = split_addresses(config.report.to)
         if to:
             send_report(report, page, to, config)
-        put(folder / COVERED, f"{report.since!r} {report.until!r}\n", 0o644)
-        put(folder / MARK, f"{now:.0f}\n", 0o644)
+        write_output_file(folder / COVERED, f"{report.since!r} {report.until!r}\n", 0o644)
+        write_output_file(folder / MARK, f"{now:.0f}\n", 0o644)
     except OSError as error:
         raise make_write_error("the night report could not be written:", error) from error
     return folder / f"{page.day}.html"

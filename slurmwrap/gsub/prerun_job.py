@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from slurmwrap import config as configuration
 from slurmwrap.console import Console
@@ -42,6 +42,7 @@ from slurmwrap.sbatch.eligibility import DELAYED_NOW
 from slurmwrap.sbatch.request import JobRequest
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store import prerun_registry
+from slurmwrap.store.atomic_write import replace_file
 from slurmwrap.store.deserialize import record_from_json
 from slurmwrap.store.prerun_registry import WaitingJob
 
@@ -113,7 +114,7 @@ class PrerunFiles:
         """Remembers another begin time as ours. OSError when it cannot be written."""
         path = self.directory / "waiting.json"
         plain = json.loads(path.read_bytes())
-        _publish(path, {**plain, "given": [*plain.get("given", ()), at]})
+        replace_file(path, json.dumps({**plain, "given": [*plain.get("given", ()), at]}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +195,7 @@ def _apply_and_publish(waiting: HeldJob, directory: Path, judged: Judged, desk: 
             waiting = replace(waiting, fingerprint="")  # the same may end otherwise when the file is there
         record = apply_verdict(waiting, verdict, desk)
         try:
-            _publish(directory / prerun_registry.VERDICT, verdict_to_json(verdict))
+            replace_file(directory / prerun_registry.VERDICT, json.dumps(verdict_to_json(verdict)))
         except OSError as error:
             voice.say(f"nobody can follow this: {error}")
         about = f"job {waiting.job_id}: " if waiting.borrowed else ""
@@ -488,15 +489,8 @@ class _Reporter:
     def __call__(self, progress: TrialProgress) -> None:
         shown = asdict(progress)
         with suppress(OSError):  # a full disk costs the live view, not the trial
-            _publish(self.directory / "progress.json", shown)
+            replace_file(self.directory / "progress.json", json.dumps(shown))
         self.watch.look()
-
-
-def _publish(path: Path, plain: dict[str, Any]) -> None:
-    """Replaced whole, so that a reader never sees half of it."""
-    aside = path.with_suffix(".new")
-    aside.write_text(json.dumps(plain), encoding="utf-8")
-    aside.replace(path)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from slurmwrap.errors import SlurmwrapError
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.host.run_command import run
 from slurmwrap.resources import shipped
-from slurmwrap.store.atomic_write import replace
+from slurmwrap.store.atomic_write import replace_file
 
 MAIN = "import sys\n\nfrom node_hooks.hook_main import main\n\nsys.exit(main(sys.argv))\n"
 STAMP = (1980, 1, 1, 0, 0, 0)  # the same input gives the same zipapp, byte for byte
@@ -90,7 +90,7 @@ def install(settings: InstalledHookSettings, chains: tuple[Chained, ...] = ()) -
     settings.directory.mkdir(mode=0o755, parents=True, exist_ok=True)
     _reject_shared_directory(settings.directory)
     for file in files:
-        replace(settings.directory / file.name, file.content, file.mode)
+        replace_file(settings.directory / file.name, file.content, file.mode)
     return make_hook_files(settings.directory)
 
 

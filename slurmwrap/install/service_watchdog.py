@@ -14,7 +14,7 @@ from typing import Any
 
 from slurmwrap.errors import StoreError
 from slurmwrap.fast_dataclasses import asdict, dataclass
-from slurmwrap.store.atomic_write import replace
+from slurmwrap.store.atomic_write import replace_file
 
 HEARTBEAT, MEMORY, STATE, LAST = "heartbeat", "watchdog.json", "watchdog.late", "last"
 LATE_S = 900.0  # a pass is due every 15 s; while Slurm is away it is tried every five minutes
@@ -100,9 +100,9 @@ def _keep(state_dir: Path, path: Path, memory: dict[str, Any], late: tuple[Overd
     """The memory, and a file that is there as long as something is late, for monitors that look at files."""
     state = state_dir / STATE
     try:
-        replace(path, json.dumps(memory))
+        replace_file(path, json.dumps(memory))
         if late:
-            replace(state, "".join(json.dumps(asdict(one)) + "\n" for one in late))
+            replace_file(state, "".join(json.dumps(asdict(one)) + "\n" for one in late))
         else:
             state.unlink(missing_ok=True)
     except OSError as error:

@@ -10,15 +10,15 @@ from tempfile import mkstemp
 from slurmwrap.escape import utf8
 
 
-def put(path: Path, content: str | bytes, mode: int | None = None) -> None:
+def write_output_file(path: Path, content: str | bytes, mode: int | None = None) -> None:
     """As `replace`, for a path that someone named: a device or a pipe is written to instead."""
     if path.exists() and not path.is_file():
         path.write_bytes(_to_bytes(content))
     else:
-        replace(path, content, mode)
+        replace_file(path, content, mode)
 
 
-def replace(path: Path, content: str | bytes, mode: int | None = None) -> None:
+def replace_file(path: Path, content: str | bytes, mode: int | None = None) -> None:
     """Writes aside, and renames. `mode`: of the file; None: as the umask says. OSError; then nothing is left aside."""
     # No ending of its own: node_exporter reads all that ends in .prom, also half of it.
     descriptor, aside = mkstemp(dir=path.parent, prefix=f".{path.name}."[:200])

@@ -104,11 +104,11 @@ def _remove_old(why: Path, newest: float) -> None:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    from slurmwrap.store.atomic_write import replace  # gsub, which only reads, need not load it
+    from slurmwrap.store.atomic_write import replace_file  # gsub, which only reads, need not load it
 
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        replace(path, content, 0o644)
+        replace_file(path, content, 0o644)
     except OSError as error:
         hint = f"see that {path.parent} belongs to SlurmUser and has space left"
         raise StoreError(f"cannot publish {path}: {error.strerror or error}", hint=hint) from error

@@ -8,7 +8,6 @@ Written by the user themselves, with their own rights; a later run of the job re
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 from slurmwrap.model.gate_permit import Gate
 from slurmwrap.model.run import ActionRecord, JobRun
 from slurmwrap.protocols import Published
+from slurmwrap.store.atomic_write import replace_file
 
 SUFFIX = ".why.txt"
 _KEPT = frozenset({"success", "cancelled"})
@@ -48,13 +48,8 @@ class BesideOutput:
             with suppress(OSError):
                 path.unlink(missing_ok=True)
             return
-        aside = path.with_name(f".{uuid.uuid4().hex}{SUFFIX}")
-        try:
-            aside.write_text(self._text(record, actions), encoding="utf-8", errors="backslashreplace")
-            aside.replace(path)
-        except OSError:
-            with suppress(OSError):
-                aside.unlink(missing_ok=True)
+        with suppress(OSError):
+            replace_file(path, self._text(record, actions))
 
 
 def _place(std_out: str) -> Path | None:

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.store.atomic_write import put, replace
+from slurmwrap.store.atomic_write import write_output_file, replace_file
 
 
 def test_a_file_is_written_aside_and_keeps_no_leftover(tmp_path: Path) -> None:
     path = tmp_path / "page"
-    put(path, "old")
-    put(path, "new \udc80", 0o640)
+    write_output_file(path, "old")
+    write_output_file(path, "new \udc80", 0o640)
     assert (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) == (b"new \\udc80", 0o640)
     (tmp_path / "folder").mkdir()
     with pytest.raises(OSError):
-        put(tmp_path / "folder" / "none" / "page", "x")
+        write_output_file(tmp_path / "folder" / "none" / "page", "x")
     assert sorted(one.name for one in tmp_path.iterdir()) == ["folder", "page"]
 
 
@@ -26,7 +26,7 @@ def test_a_pipe_is_written_to_and_stays_one(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    put(pipe, "page")
+    write_output_file(pipe, "page")
     assert (os.read(reader, 100), stat.S_ISFIFO(pipe.stat().st_mode)) == (b"page", True)
     os.close(reader)
 
@@ -34,12 +34,12 @@ def test_a_pipe_is_written_to_and_stays_one(tmp_path: Path) -> None:
 def test_a_pipe_in_a_place_of_ours_is_replaced(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    replace(pipe, "page", 0o600)
+    replace_file(pipe, "page", 0o600)
     assert (pipe.read_bytes(), stat.S_IMODE(pipe.stat().st_mode)) == (b"page", 0o600)
 
 
 def test_where_it_cannot_be_put_in_place_nothing_is_left(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(IsADirectoryError):
-        replace(tmp_path / "folder", "page")
+        replace_file(tmp_path / "folder", "page")
     assert [one.name for one in tmp_path.iterdir()] == ["folder"]

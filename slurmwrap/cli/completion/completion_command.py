@@ -15,7 +15,7 @@ from slurmwrap.cli.completion.completion_tables import gsub_offers, slurmwrap_co
 from slurmwrap.errors import SlurmwrapError
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.resources import make_template_environment
-from slurmwrap.store.atomic_write import replace
+from slurmwrap.store.atomic_write import replace_file
 
 MARK = "Made by: slurmwrap completion"  # by it our own file is known when it is to be replaced
 
@@ -130,7 +130,7 @@ def write_completion_files(place: CompletionPlace, text: str, *, sbatch: bool = 
     try:
         place.directory.mkdir(parents=True, exist_ok=True)
         for path in paths:
-            replace(path, text, 0o644)  # a shell that starts meanwhile reads one of the two
+            replace_file(path, text, 0o644)  # a shell that starts meanwhile reads one of the two
     except OSError as error:
         raise SlurmwrapError(f"cannot write {error.filename}: {error.strerror}") from error
     return paths

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from io import BytesIO
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -14,6 +15,7 @@ from slurmwrap.fast_dataclasses import asdict, dataclass
 from slurmwrap.report import text_format
 from slurmwrap.sim.outcome import SimOutcome, TimeSummary
 from slurmwrap.sim.run_simulation import Simulation
+from slurmwrap.store.atomic_write import write_output_file
 
 _UNITS = {"h": "hours", "s": "seconds"}
 _KINDS = ("world", "placement", "policy", "mechanism")  # what runs of one call may differ in, next to the seed
@@ -378,14 +380,12 @@ def _dress(jct: Any, queued: Any, load: Any, runs: Sequence[Ran]) -> None:
 
 def _save(figure: Any, path: Path) -> None:
     kind = path.suffix.lower().lstrip(".")
-    aside = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    drawn = BytesIO()
+    figure.savefig(drawn, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
     try:
-        figure.savefig(aside, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
-        aside.replace(path)
+        write_output_file(path, drawn.getvalue())
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}", exit_code=1) from error
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def _matplotlib(part: str) -> Any:

@@ -253,10 +253,10 @@ def _check_folder(page: Path) -> None:
 
 def _write(page: Path, text: str) -> None:
     """A link is followed. UsageError."""
-    from slurmwrap.store.atomic_write import put
+    from slurmwrap.store.atomic_write import write_output_file
 
     try:
-        put(page if page.exists() and not page.is_file() else page.resolve(), text)
+        write_output_file(page if page.exists() and not page.is_file() else page.resolve(), text)
     except OSError as error:
         raise UsageError(f"cannot write {page}: {error.strerror}", exit_code=1) from error
 
