@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.store.atomic_write import write_output_file, replace_file
+from slurmwrap.store.atomic_write import replace_file, write_output_file
 
 
 def test_a_file_is_written_aside_and_keeps_no_leftover(tmp_path: Path) -> None:
