@@ -85,7 +85,8 @@ class Console:
         try:
             self.stream.write(text)
             self.stream.flush()
-        except (OSError, ValueError):  # stderr closed or full: nothing to be done, and no reason to fail a submission
+        except (OSError, ValueError):
+            # stderr closed or full: nothing to be done, and no reason to fail a submission
             pass
 
 
@@ -106,7 +107,8 @@ def _keep_traceback(error: Exception) -> str:
         directory = find_user_state_dir(os.environ)
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = directory / f"fault-{int(time.time())}-{os.getpid()}.log"
-        told = "".join(traceback.format_exception(error))  # with what the user called: for no one else
+        # With what the user called: for no one else.
+        told = "".join(traceback.format_exception(error))
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w", errors="backslashreplace") as file:
             file.write(told)
     except OSError:
@@ -120,5 +122,6 @@ def _keep_newest(directory: Path) -> None:
     try:
         for old in sorted(directory.glob("fault-*.log"), key=lambda one: one.stat().st_mtime)[:-_FAULTS_KEPT]:
             old.unlink()
-    except OSError:  # another process does the same
+    except OSError:
+        # Another process does the same.
         pass

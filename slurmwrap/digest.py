@@ -6,14 +6,16 @@ same way. What is large goes by hashlib, whose code for it is five times as fast
 
 from __future__ import annotations
 
-_SMALL = 1 << 18  # bytes: here both ways take about the same, with the loading
+# bytes: here both ways take about the same, with the loading
+_SMALL = 1 << 18
 
 try:
     from _sha2 import sha256 as _small  # type: ignore[import-not-found,unused-ignore]  # since Python 3.12
 except ImportError:
     try:
         from _sha256 import sha256 as _small  # type: ignore[import-not-found,unused-ignore]
-    except ImportError:  # a Python that was built without them
+    except ImportError:
+        # A Python that was built without them.
         from hashlib import sha256 as _small
 
 

@@ -90,7 +90,8 @@ class StaticFailed(PrerunFailed):
 
     def __init__(self, message: str, *, hint: str = "", verdict: object = None) -> None:
         super().__init__(message, hint=hint)
-        self.verdict = verdict  # a prerun.verdict.Verdict: all findings, errors first
+        # A prerun.verdict.Verdict: all findings, errors first.
+        self.verdict = verdict
 
 
 class PrerunInconclusive(SlurmwrapError):

@@ -16,14 +16,17 @@ HTML is escaped by Jinja2, labels of metrics by prometheus_client, TOML and word
 
 from __future__ import annotations
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what spreadsheets take for one (OWASP, CSV injection)
+# What spreadsheets take for one (OWASP, CSV injection).
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _SPECIAL = frozenset("\\`*_[]<>|~#&!@")
-_COMMENT = 400  # characters of slurmwrap's in a Comment
+# Characters of slurmwrap's in a Comment.
+_COMMENT = 400
 
 
 def visible(text: str) -> str:
     """On one line: control and escape characters, line breaks and what turns the direction of text spelt out."""
-    if text.isprintable():  # nearly all: a list of a site has millions of cells
+    # Nearly all: a list of a site has millions of cells.
+    if text.isprintable():
         return text
     return "".join(character if character.isprintable() else _spelt(character) for character in text)
 
@@ -37,7 +40,8 @@ def harmless(text: str) -> str:
 
 def _spelt(character: str) -> str:
     code = ord(character)
-    if 0xDC80 <= code <= 0xDCFF:  # a byte that was no UTF-8 (PEP 383)
+    # A byte that was no UTF-8 (PEP 383).
+    if 0xDC80 <= code <= 0xDCFF:
         return f"\\x{code - 0xDC00:02x}"
     return character.encode("unicode_escape", "surrogatepass").decode("ascii")
 

@@ -64,7 +64,8 @@ else:
     def is_dataclass(record):
         """Whether it is a record or a class of them."""
         cls = record if isinstance(record, type) else type(record)
-        return issubclass(cls, _Made) or hasattr(cls, "__dataclass_fields__")  # to look is to make them
+        # To look is to make them.
+        return issubclass(cls, _Made) or hasattr(cls, "__dataclass_fields__")
 
     def asdict(record):
         """Records become dicts, within tuples, lists and dicts too; everything else stays as it is."""
@@ -73,7 +74,8 @@ else:
 
 # --- the class --------------------------------------------------------------------------------------------------------
 
-_FEW = 20  # writing and compiling an `__init__` takes as long as making so many records without
+# Writing and compiling an `__init__` takes as long as making so many records without.
+_FEW = 20
 _KNOWN = {"frozen", "slots", "kw_only"}
 _NOT_PLAIN = {"__init__", "__slots__", "__setattr__", "__delattr__", "__getstate__", "__setstate__"}
 
@@ -103,7 +105,8 @@ class _Recipe:
         self.kinds: dict[str, str] = cls.__annotations__
         self.defaults = {name: cls.__dict__[name] for name in self.kinds if name in cls.__dict__}
         self.late: dict[str, Any] = {}
-        self.made = 0  # so many were made without an `__init__` of their own
+        # So many were made without an `__init__` of their own.
+        self.made = 0
 
     @property
     def twin(self) -> Any:

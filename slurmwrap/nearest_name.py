@@ -6,7 +6,8 @@ import os
 import re
 from collections.abc import Iterable
 
-_ENTRIES = 2000  # of a directory that are looked at
+# Of a directory that are looked at.
+_ENTRIES = 2000
 
 
 def find_nearest(name: str, among: Iterable[str], cutoff: float = 0.6) -> str:

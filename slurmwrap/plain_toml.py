@@ -21,7 +21,8 @@ def read(text: str) -> dict[str, Any] | None:
         table = tables
         for line in text.split("\n"):
             words = line.strip(" ")
-            _must(words.isprintable())  # no tab either: in a text it is one, outside it is a space
+            # No tab either: in a text it is one, outside it is a space.
+            _must(words.isprintable())
             if words.startswith("["):
                 table = _new(tables, _header(words), {})
             elif words and not words.startswith("#"):

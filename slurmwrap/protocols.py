@@ -47,10 +47,12 @@ class SbatchCall:
     """One call of sbatch: `sbatch *options SCRIPT *args`."""
 
     options: tuple[str, ...]
-    script_path: str | None  # None: `stdin` is piped in, or --wrap is among the options
+    # None: `stdin` is piped in, or --wrap is among the options.
+    script_path: str | None
     args: tuple[str, ...] = ()
     stdin: bytes | None = None
-    environ: Mapping[str, str] = field(default_factory=dict)  # the whole environment of the call
+    # The whole environment of the call.
+    environ: Mapping[str, str] = field(default_factory=dict)
     cwd: str | None = None
     timeout_s: float | None = None  # None: the edge's own; math.inf for sbatch --wait
     accepted: Callable[[SbatchResult], None] | None = None  # gets at once what sbatch said until it named the job
@@ -335,7 +337,8 @@ class Published:
     profiles: tuple[ResourceProfile, ...] = ()
     incidents: tuple[OpenIncident, ...] = ()
     loads: tuple[NodeLoad, ...] = ()
-    relaxing: bool = False  # the site's reconciler loosens waiting jobs: what is asked for may be firmer
+    # The site's reconciler loosens waiting jobs: what is asked for may be firmer.
+    relaxing: bool = False
 
     def fresh(self, now: float) -> bool:
         """Whether who published it still runs: it is published every five minutes."""

@@ -21,7 +21,8 @@ from slurmwrap.model.evidence import Citation, Diagnosis, Evidence, KernelLine, 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-READ_CAP = 64 * 1024 * 1024  # of one file; the end of a longer one is read
+# Of one file; the end of a longer one is read.
+READ_CAP = 64 * 1024 * 1024
 Classify = Callable[[Evidence], Diagnosis]
 
 

@@ -148,7 +148,8 @@ def prune(
     if dry_run:
         found, freed = retention.plan(place, kept, now, window_d=window), 0
     else:
-        with Database.open(place):  # of an older version: the statements know the newest schema only
+        # Of an older version: the statements know the newest schema only.
+        with Database.open(place):
             pass
         found = retention.prune(place, kept, now, window_d=window, short_digests=site)
         freed = retention.vacuum(place) if vacuum else 0
@@ -267,12 +268,16 @@ def _format_bytes(count: int) -> str:
 
 
 # Datasette on the database, with what every table and column means. Starts a program of its own, which replaces us.
-_HIDDEN = ("seen", "names", "job_names", "migrations")  # what says something to programs only
+# What says something to programs only.
+_HIDDEN = ("seen", "names", "job_names", "migrations")
 _SETTINGS = {
-    "sql_time_limit_ms": "10000",  # a year of runs is read in a few seconds
+    # A year of runs is read in a few seconds.
+    "sql_time_limit_ms": "10000",
     "default_page_size": "50",
-    "allow_download": "off",  # a copy of all of it is `slurmwrap db backup`
-    "suggest_facets": "off",  # each page of a large table would be counted several times
+    # A copy of all of it is `slurmwrap db backup`.
+    "allow_download": "off",
+    # Each page of a large table would be counted several times.
+    "suggest_facets": "off",
     "facet_time_limit_ms": "1000",
 }
 
@@ -283,7 +288,8 @@ def run_datasette(database: Path, host: str, port: int, voice: Console) -> None:
         raise SlurmwrapError(
             "Datasette is not installed here", hint="install it beside slurmwrap: pip install 'slurmwrap[datasette]'"
         )
-    with Database.open(database, readonly=True):  # says what is wrong with it, if anything is
+    # Says what is wrong with it, if anything is.
+    with Database.open(database, readonly=True):
         pass
     if not _is_loopback(host):
         voice.say(f"everybody who reaches {host} may read everybody's log lines: there is no password", "yellow")
@@ -316,7 +322,8 @@ def make_metadata(database: Path) -> dict[str, Any]:
 
 def _write_metadata(found: Mapping[str, Any]) -> Path:
     """In memory: Datasette reads it by our descriptor after we became it, and nothing of it stays (memfd_create(2))."""
-    handle = os.memfd_create("metadata", 0)  # without MFD_CLOEXEC: exec keeps it
+    # Without MFD_CLOEXEC: exec keeps it.
+    handle = os.memfd_create("metadata", 0)
     with os.fdopen(os.dup(handle), "w", encoding="utf-8") as file:
         json.dump(found, file)
     return Path(f"/proc/self/fd/{handle}")

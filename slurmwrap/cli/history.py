@@ -27,7 +27,8 @@ from slurmwrap.store.serialize import to_json_dict
 HEAD = ("job", "~name", "~user", ">GPUs", "ended", ">h:min", "~result")
 _NONE = "No run is known of this time."
 _NOT_LOOKED = "No run is stored of this time; what ended since the last look is not known."
-_PER_LINE = 20  # runs that are read for each line, for arrays are folded
+# Runs that are read for each line, for arrays are folded.
+_PER_LINE = 20
 
 
 def history(
@@ -157,7 +158,8 @@ def _make_row(group: Sequence[HistoryLine], zone: tzinfo | None) -> list[str]:
 def _of_run(run: JobRun) -> HistoryLine:
     address = run.address or str(run.attempt.job_id)
     result = _describe_result(run)
-    repeats = failed(run) or "_" in address  # a sweep's tasks, and the same failure again and again
+    # A sweep's tasks, and the same failure again and again.
+    repeats = failed(run) or "_" in address
     head = address.partition("_")[0] if "_" in address else ""
     same = (head, run.name, run.user, run.gpus, result) if repeats else (address, run.attempt)
     return HistoryLine(
@@ -198,6 +200,7 @@ def _describe_result(run: JobRun) -> str:
     """The kind of failure, or of error in the output, in plain words; Slurm's state of anything else."""
     if run.diagnosis and (failed(run) or run.diagnosis.category == COMPLETED_WITH_ERROR):
         return get_title(run.diagnosis.category)
-    if not run.state and run.end_time is not None:  # Slurm forgot its state before it was judged
+    # Slurm forgot its state before it was judged.
+    if not run.state and run.end_time is not None:
         return "completed" if run.diagnosis is not None and run.diagnosis.category == SUCCESS else "ended"
     return state_of(run).lower().replace("_", " ")

@@ -26,7 +26,8 @@ def watch_over(now: float, voice: Console) -> tuple[list[dict[str, Any]], str]:
     late = look(state_dir, reports, now, since=since(state_dir, now))
     text = "\n".join(f"{one.text}\n  {one.hint}" for one in late) or "the reconciler and the night report are on time"
     word = news(state_dir, late, now)
-    if is_our_stderr(os.environ):  # as a service: who filters the journal by priority must not miss it
+    # As a service: who filters the journal by priority must not miss it.
+    if is_our_stderr(os.environ):
         event_log.EventLog.of(config, voice, os.environ).tell_all(
             [event_log.make_overdue_event(one.what, one.text) for one in late]
         )

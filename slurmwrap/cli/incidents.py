@@ -26,7 +26,8 @@ from slurmwrap.store.database import Database
 from slurmwrap.store.published import read_published
 from slurmwrap.store.serialize import to_json_dict
 
-_SHOWN = 6  # characters of an id that are enough to name it
+# Characters of an id that are enough to name it.
+_SHOWN = 6
 
 app = typer.Typer(
     no_args_is_help=True,

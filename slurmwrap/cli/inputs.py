@@ -33,8 +33,10 @@ from slurmwrap.store.published import read_published
 from slurmwrap.store.user_state_files import UserState
 
 # The files that are blocked, as they are now: read with no more rights than the user has who is bound.
-SITE = -1  # the uid of a block that binds everybody
-_LOOKED = 100  # files of a list that are read, to see whether they changed
+# The uid of a block that binds everybody.
+SITE = -1
+# Files of a list that are read, to see whether they changed.
+_LOOKED = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,7 +270,8 @@ def _list_blocked(place: RecordSource) -> tuple[BlockedInput, ...]:
     if place.database.exists():
         with Database.open(place.database, readonly=True) as database:
             own = database.blocked_inputs(None if place.site else place.uid)
-        found |= {(b.digest, b.uid): b for b in own}  # with the path, which is not published
+        # With the path, which is not published.
+        found |= {(b.digest, b.uid): b for b in own}
     freed = {} if place.site else UserState(place.database.parent).freed_inputs()
     standing = (b for b in found.values() if b.uid == SITE or freed.get(b.digest, 0.0) < b.at)
     return tuple(sorted(standing, key=lambda b: b.at, reverse=True))

@@ -30,8 +30,10 @@ from slurmwrap.report.text_format import TextStyle
 from slurmwrap.store.database import Database
 from slurmwrap.store.serialize import to_json_dict
 
-_PER_LINE = 4  # jobs that are read for each line, for arrays are folded
-_RETRIES = ("retry", "retry_elsewhere", "resize")  # rules that run a job again
+# Jobs that are read for each line, for arrays are folded.
+_PER_LINE = 4
+# Rules that run a job again.
+_RETRIES = ("retry", "retry_elsewhere", "resize")
 
 app = typer.Typer(
     no_args_is_help=True,

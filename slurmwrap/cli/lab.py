@@ -70,7 +70,8 @@ def up(
         cluster=cluster or cluster_of(place), accounting=accounting,
     )  # fmt: skip
     began = time.monotonic()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # then, too, nothing half-started is left
+    # Then, too, nothing half-started is left.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     _or_exit(lambda: bring_up(spec, _print_message, hooks=hooks, reconcile=reconcile))
     _print_message(f"Up after {time.monotonic() - began:.1f} s")
     typer.echo(_or_exit(lambda: text(read_status(LabDirectories(spec.directory)))))

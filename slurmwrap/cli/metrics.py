@@ -55,7 +55,8 @@ class Family:
 class Round:
     """The reconciler's newest pass; None: not known."""
 
-    at: float | None = None  # when it ended, Unix seconds
+    # When it ended, Unix seconds.
+    at: float | None = None
     seconds: float | None = None
     errors: int = 0
 
@@ -209,7 +210,8 @@ def _get_size(path: Path) -> float:
 
 def _count_spool_files(place: Path) -> tuple[int, float | None]:
     """Files that are complete, and when the oldest was left."""
-    try:  # everybody may write there: a link could lead to a file server that hangs
+    # Everybody may write there: a link could lead to a file server that hangs.
+    try:
         plain = (entry for entry in os.scandir(place) if not entry.name.startswith("."))
         entries = [entry for entry in plain if entry.is_file(follow_symlinks=False)]
     except OSError:
@@ -224,7 +226,8 @@ def _count_entries(entries: Iterable[os.DirEntry[str]]) -> tuple[int, float | No
             try:
                 times.append(entry.stat(follow_symlinks=False).st_mtime)
             except OSError:
-                continue  # the reconciler took it meanwhile
+                # The reconciler took it meanwhile.
+                continue
     return len(times), min(times, default=None)
 
 
@@ -236,7 +239,8 @@ HINT = "install it beside slurmwrap: pip install 'slurmwrap[metrics]', or Debian
 class Format(Enum):
     """What is written."""
 
-    PROMETHEUS = "prometheus"  # text format 0.0.4: the only one that node_exporter's textfile collector reads
+    # Text format 0.0.4: the only one that node_exporter's textfile collector reads.
+    PROMETHEUS = "prometheus"
     OPENMETRICS = "openmetrics"
 
 

@@ -81,8 +81,10 @@ def _read_published(place: str, name: str, trusted: Collection[int]) -> dict[str
 
 
 # The sum of one node as `slurmwrap nodes show` prints it: its faults, those alike on one line. Text only.
-_GRADES = {"share": "perhaps"}  # other grades are shown by their names
-_JOBS = 60  # characters of the jobs that one line names
+# Other grades are shown by their names.
+_GRADES = {"share": "perhaps"}
+# Characters of the jobs that one line names.
+_JOBS = 60
 
 
 def sum_lines(score: NodeScore, nodes: Nodes, verbose: bool) -> Iterator[str]:
@@ -150,7 +152,8 @@ def _format_user(uid: int) -> str:
     return list_options.user_name(uid) if uid >= 0 else "an unknown user"
 
 
-_MOST = 1000  # nodes that one call marks
+# Nodes that one call marks.
+_MOST = 1000
 _NOTHING = "nothing is known against it"
 STATUSES = ("suspect", "lemon", "drained", "ok")
 

@@ -53,10 +53,12 @@ class PrerunRow:
 
     directory: Path
     spec: TrialSpec
-    at: float  # when it was submitted, Unix seconds
+    # When it was submitted, Unix seconds.
+    at: float
     state: str
     verdict: Verdict | None = None
-    prerun_job: int | None = None  # of an attached one: the pre-run that it waits for
+    # Of an attached one: the pre-run that it waits for.
+    prerun_job: int | None = None
     attached: bool = False
 
     @property
@@ -81,7 +83,8 @@ def _read_row(directory: Path) -> PrerunRow | None:
         spec = spec_from_json(json.loads((directory / "spec.json").read_bytes()))
         at = (directory / "spec.json").stat().st_mtime
     except (OSError, ValueError, TypeError):
-        return None  # its gsub was killed while it wrote
+        # Its gsub was killed while it wrote.
+        return None
     verdict = read_verdict(directory)
     host = read_number(directory / ATTACHED)
     state = verdict.outcome.value if verdict else "lost" if (directory / GONE).exists() else ""
@@ -105,7 +108,8 @@ def _slurms_word(desk: SubmitContext) -> Callable[[int | None, str], str]:
         return lambda job, cluster: "UNKNOWN"
     tasks = {record.array_job_id: record.state for record in records if record.array_job_id is not None}
     waiting = {record.array_job_id: record.state for record in records if record.array_job_id and record.pending}
-    known = {**tasks, **{record.job_id: record.state for record in records}, **waiting}  # an array waits as a task does
+    # An array waits as a task does.
+    known = {**tasks, **{record.job_id: record.state for record in records}, **waiting}
     return lambda job, cluster: known.get(job or -1, "") if cluster in ("", here) else "UNKNOWN"
 
 
@@ -118,7 +122,8 @@ def _with_state(row: PrerunRow, word: Callable[[int | None, str], str]) -> Preru
         return replace(row, state="unknown")
     if not row.attached:
         return replace(row, state=state.lower() if state in LIVE else "lost")
-    submitted = state in LIVE or not row.prerun_job  # 0: that pre-run is being submitted
+    # 0: that pre-run is being submitted
+    submitted = state in LIVE or not row.prerun_job
     return replace(row, state="attached" if submitted and word(row.real_job, cluster) == "PENDING" else "lost")
 
 
@@ -376,7 +381,8 @@ def show(
     typer.echo(format_prerun(row, changes, terminal.painter(), time.time()))
 
 
-@app.command("forget", hidden=True)  # its name until there was one word for all
+# Its name until there was one word for all.
+@app.command("forget", hidden=True)
 @app.command(short_help="Forget what passed: the next submission is pre-run again.")
 def clear(
     what: Annotated[str, typer.Argument(metavar="[JOB|FINGERPRINT]", help="A job, its pre-run, or digits.")] = "",
@@ -397,7 +403,8 @@ def clear(
 
 
 def _open_submit_context() -> SubmitContext:
-    from slurmwrap.gsub.submit import open_desk  # here: no other command shall pay for gsub's imports
+    # Here: no other command shall pay for gsub's imports.
+    from slurmwrap.gsub.submit import open_desk
 
     return open_desk(load(os.environ), os.environ, Console.of_terminal("slurmwrap"))
 

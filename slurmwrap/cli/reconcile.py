@@ -36,7 +36,8 @@ from slurmwrap.store.user_state_files import DATABASE
 #
 # Nothing here may end the reconciler: what goes wrong is said, once until it works again.
 PRUNE_EVERY_S = 3600.0
-PRUNE_FOR_S = 5.0  # of one go: what is left waits for the next
+# Of one go: what is left waits for the next.
+PRUNE_FOR_S = 5.0
 _REWRITE_EVERY_S = 7 * 86_400.0
 _NIGHT = range(1, 5)  # hours, local time
 
@@ -156,7 +157,8 @@ def _is_site(config: Config) -> bool:
     if not config.site.state_dir:
         return False
     if os.geteuid() == 0 or os.geteuid() == _named_uid(config.site.slurm_user):
-        return True  # SlurmUser, were the directory someone else's, shall hear of that and not become a plain user
+        # SlurmUser, were the directory someone else's, shall hear of that and not become a plain user.
+        return True
     try:
         return Path(config.site.state_dir).stat().st_uid == os.geteuid()
     except OSError:
@@ -186,7 +188,8 @@ def _run_service(edges: Services, wake: Path, poll_s: float, log: EventLog, hous
 
 
 def _report_pass(summary: PassSummary, log: EventLog, place: Path, house: Housekeeping) -> None:
-    beat(place, time.time())  # for the watchdog: a pass was whole
+    # For the watchdog: a pass was whole.
+    beat(place, time.time())
     log.tell_all(_list_pass_events(summary, quiet=True))
     house.after(summary, time.time())
 

@@ -19,11 +19,14 @@ from slurmwrap.errors import SlurmError, SlurmwrapError, StoreError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.store.published import FILE
 
-BOUND_S = 15.0  # the pass is given up then; the next one goes on
-SLURM_S = 4.0  # for one command of Slurm's: what is stored shall not wait longer for a controller that is away
+# The pass is given up then; the next one goes on.
+BOUND_S = 15.0
+# For one command of Slurm's: what is stored shall not wait longer for a controller that is away.
+SLURM_S = 4.0
 SHOWN_AFTER_S = 1
 _TRIES, _PAUSE_S = 5, 0.2
-FRESH_S = 420.0  # the site's reconciler publishes every five minutes at least
+# The site's reconciler publishes every five minutes at least.
+FRESH_S = 420.0
 
 
 class _TooLong(BaseException):
@@ -35,7 +38,8 @@ def look_first(place: RecordSource, config: Config, *, although_site: bool = Fal
 
     `although_site`: also where the site's reconciler is at work, without acting: it may be some seconds behind.
     """
-    if place.site or _is_damaged(place):  # anyone who reads a damaged one says so
+    # Anyone who reads a damaged one says so.
+    if place.site or _is_damaged(place):
         return ""
     site_works = place.published is not None and _is_fresh(place)
     if site_works and not although_site:
@@ -85,13 +89,15 @@ def _run_pass(place: RecordSource, config: Config) -> str:
 
     config = replace(config, slurm_timeout_s=min(SLURM_S, config.slurm_timeout_s))
     slurm, voice = SlurmCommands(os.environ, timeout_s=config.slurm_timeout_s), Console.of_terminal("slurmwrap")
-    slurm.cluster_name()  # SlurmError before anything is made in the user's home
+    # SlurmError before anything is made in the user's home.
+    slurm.cluster_name()
     with ExitStack() as stack:
         for tries in range(_TRIES):
             try:
                 stack.enter_context(hold_exclusive_lock(place.database.with_suffix(".lock"), "another reconciler"))
                 break
-            except StoreError as error:  # a gsub call has it for a moment, `reconcile --watch` for ever
+            except StoreError as error:
+                # A gsub call has it for a moment, `reconcile --watch` for ever.
                 if tries + 1 == _TRIES:
                     return f"{error}; what was found so far is shown"
                 time.sleep(_PAUSE_S)

@@ -38,8 +38,10 @@ T = TypeVar("T")
 _Told = tuple[JobRun, tuple[ActionRecord, ...]]
 
 SITE_DATABASE = "site.db"
-BEFORE_S = 30 * 86400.0  # a run that ends now may have been submitted that long ago
-_SCANNED = 100  # sealed files that are tried where the raw job id is not known: each costs a call of unmunge
+# A run that ends now may have been submitted that long ago.
+BEFORE_S = 30 * 86400.0
+# Sealed files that are tried where the raw job id is not known: each costs a call of unmunge.
+_SCANNED = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +65,12 @@ class RecordSource:
     """Where to look, and as whom."""
 
     database: Path
-    site: bool  # the site's database, of all users
+    # The site's database, of all users.
+    site: bool
     uid: int
     spool: Path | None = None  # the user's own
-    published: Path | None = None  # the site's, with sealed diagnoses
+    # The site's, with sealed diagnoses.
+    published: Path | None = None
     trusted: frozenset[int] = frozenset({0})
     unseal: Unseal = field(default=lambda _: None)
 
@@ -110,7 +114,8 @@ def of_period(place: RecordSource, since: float) -> JobRecords:
 def _of_job(database: Database, address: str, number: int) -> JobRecords:
     submissions = database.submissions_of(number)
     found = [*database.attempts_of(address), *queries.find_runs_of_id(database, number)]
-    if "_" not in address:  # asked by the pre-run's id: the real job is the story
+    # Asked by the pre-run's id: the real job is the story.
+    if "_" not in address:
         found += [run for s in submissions if s.job_id != number for run in database.attempts_of(str(s.job_id))]
     attempts = {run.attempt: run for run in found}.values()
     ids = {number, *(s.job_id for s in submissions)}

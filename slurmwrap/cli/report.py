@@ -261,9 +261,11 @@ def make_write_error(what: str, error: OSError) -> StoreError:
 # last one ended, so that a timer that is late loses no hour and counts none twice.
 MARK, COVERED = "last", "covered"
 NIGHT_S, LONGEST_S = 86_400.0, 2 * 86_400.0
-FILES = 0o640  # names, paths and log lines of users
+# Names, paths and log lines of users.
+FILES = 0o640
 _DAY = re.compile(r"(\d{4}-\d{2}-\d{2})\.(?:html|json|txt)")
-_HEAD = 4096  # bytes of a page that hold its verdict
+# bytes of a page that hold its verdict
+_HEAD = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,14 +21,16 @@ from slurmwrap.store.database import Database
 from slurmwrap.store.job_summary import Key, summarize_jobs
 from slurmwrap.store.queries import Sums
 
-_Names = Mapping[tuple[str, int], tuple[str, str]]  # (cluster, job id) -> its name and user, as gsub reported
+# (cluster, job id) -> its name and user, as gsub reported
+_Names = Mapping[tuple[str, int], tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundRuns:
     """Newest first. `sums` count every run that is asked for; `stopped`: jobs that their pre-run stopped."""
 
-    runs: Iterable[JobRun] = ()  # read as they are taken
+    # Read as they are taken.
+    runs: Iterable[JobRun] = ()
     stopped: tuple[PrerunRecord, ...] = ()
     names: _Names = field(default_factory=dict)
     sums: Sums = field(default_factory=Sums)
@@ -156,7 +158,8 @@ def find_jobs(place: RecordSource, wanted: RunFilter, limit: int | None, *, to_d
 
 
 def _jobs_of_site(database: Database, wanted: RunFilter, limit: int | None, to_do: bool) -> Jobs:
-    if to_do:  # few: they have an index of their own
+    # Few: they have an index of their own.
+    if to_do:
         runs = [run for run in database.attempts(unreconciled=True) if matches(wanted, run)]
         keys = tuple(dict.fromkeys((run.attempt.cluster, run.attempt.job_id) for run in runs))
         rows = [row for row in _standing_rows(database, keys) if row.to_do]

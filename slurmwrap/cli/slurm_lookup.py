@@ -67,7 +67,8 @@ def _judged(job: JobRecord, cluster: str, config: Config) -> JobRun:
 
 
 # Which job an id means where clusters share a home: that of the cluster whose Slurm answers here. Edges.
-_SLURM_S = 3.0  # without an answer the newest job of this id is meant
+# Without an answer the newest job of this id is meant.
+_SLURM_S = 3.0
 
 
 def find_records_of_cluster(place: RecordSource, address: str, config: Config) -> JobRecords:

@@ -99,7 +99,8 @@ def load_command(name: str) -> Any:
     """Import a command of the table; returns typer's command object. KeyError: the table has no such name."""
     source = _SOURCES[name]
     found = getattr(import_module(source.module), source.attribute)
-    parent = typer.Typer(rich_markup_mode=None, callback=lambda: None)  # a callback makes it a group
+    # A callback makes it a group.
+    parent = typer.Typer(rich_markup_mode=None, callback=lambda: None)
     if isinstance(found, typer.Typer):
         parent.add_typer(found, name=name, short_help=source.short_help)
     else:
@@ -153,7 +154,8 @@ class Commands(TyperGroup):
                 formatter.write_dl([(f"{name:{width}}", source.short_help) for name, source in commands.items()])
 
 
-EX_SOFTWARE, EX_IOERR = 70, 74  # sysexits.h: an internal error; output that cannot be written
+# sysexits.h: an internal error; output that cannot be written
+EX_SOFTWARE, EX_IOERR = 70, 74
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 app = typer.Typer(
@@ -205,9 +207,11 @@ def main() -> None:
     voice = Console.of_terminal("slurmwrap")
     code = _run(voice)
     try:
-        if sys.stdout is not None:  # it is where standard output is closed
+        # It is where standard output is closed.
+        if sys.stdout is not None:
             sys.stdout.flush()
-    except OSError as error:  # Python itself would say "Exception ignored", and no more
+    except OSError as error:
+        # Python itself would say "Exception ignored", and no more.
         code = _not_written(error, voice)
     sys.exit(code)
 

@@ -227,7 +227,8 @@ def _emptied(folder: Path) -> int:
         names = [entry.name for entry in os.scandir(descriptor) if entry.is_file(follow_symlinks=False)]
         gone = 0
         for name in names:
-            with suppress(FileNotFoundError):  # the reconciler keeps only so many, and was faster
+            # The reconciler keeps only so many, and was faster.
+            with suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=descriptor)
                 gone += 1
         return gone

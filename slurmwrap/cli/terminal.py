@@ -30,7 +30,8 @@ def paint(text: str, style: str) -> str:
     return "\n".join(f"\033[{STYLES[style]}m{line}\033[0m" for line in text.split("\n"))
 
 
-WIDEST = 110  # columns: longer lines are hard to read
+# Columns: longer lines are hard to read.
+WIDEST = 110
 
 
 def columns(stream: TextIO | None = None, *, least: int = 60, most: int = WIDEST) -> int:
@@ -40,7 +41,8 @@ def columns(stream: TextIO | None = None, *, least: int = 60, most: int = WIDEST
         wide = os.get_terminal_size(stream.fileno()).columns if stream.isatty() else 0
     except (OSError, ValueError):
         wide = 0
-    return max(least, min(most, wide)) if wide else 80  # a serial console says 0
+    # A serial console says 0.
+    return max(least, min(most, wide)) if wide else 80
 
 
 def since(text: str, now: float, zone: tzinfo | None = None, *, option: str = "--since") -> float:

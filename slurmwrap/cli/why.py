@@ -32,8 +32,10 @@ from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store.serialize import to_json_dict
 
 LOOK_BACK_S = 30 * 86400.0
-_SLURM_S = 3.0  # Slurm's present word is a help, not the answer
-_FILE_CAP = 1 << 20  # bytes of a script of which a line is shown
+# Slurm's present word is a help, not the answer.
+_SLURM_S = 3.0
+# bytes of a script of which a line is shown
+_FILE_CAP = 1 << 20
 
 
 def why(
@@ -64,7 +66,8 @@ def why(
         _say(unseen)
     address, cluster = (job, "") if job else _last(place)
     if not address and not unseen and not place.alone:
-        unseen = look_first(place, config, although_site=True)  # none is said only after a look at this moment
+        # None is said only after a look at this moment.
+        unseen = look_first(place, config, although_site=True)
         address, cluster = _last(place)
     if not address:
         _say(_none(place, unseen))
@@ -135,7 +138,8 @@ def _last(place: RecordSource) -> tuple[str, str]:
 def _with_slurm(story: JobTimeline, place: RecordSource, config: Config) -> JobTimeline:
     """With Slurm's record of this moment, for a job that has not ended."""
     last = story.attempts[-1] if story.attempts else None
-    ended = last is not None and last.state not in ("", REQUEUED)  # after a requeue the next run waits
+    # After a requeue the next run waits.
+    ended = last is not None and last.state not in ("", REQUEUED)
     if ended or list_tasks(story) or story.empty:
         return story
     if story.preruns and story.preruns[-1].verdict.outcome.value == "fail":

@@ -103,7 +103,8 @@ class Layer:
     tables: Mapping[str, Any]
     path: str = ""
     text: str = ""
-    others: str = ""  # why others may have written it; "": they may not
+    # Why others may have written it; "": they may not.
+    others: str = ""
 
 
 def load(environ: Mapping[str, str] = os.environ) -> Config:

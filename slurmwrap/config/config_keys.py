@@ -304,10 +304,13 @@ _SENTENCES = {
 class Key:
     """One key. `default` is a text, a number, a truth value or a tuple of texts."""
 
-    name: str  # "prerun.grace_s"; "slurm_timeout_s" is in no section
+    # "prerun.grace_s"; "slurm_timeout_s" is in no section
+    name: str
     default: Any
-    unit: str  # "seconds"; "" where there is none
-    text: str  # one sentence, with its full stop
+    # "seconds"; "" where there is none
+    unit: str
+    # One sentence, with its full stop.
+    text: str
     reader: KeyReader
 
     @property

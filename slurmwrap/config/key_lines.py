@@ -27,7 +27,8 @@ def find_key_lines(text: str) -> Mapping[str, int]:
     for number, line in enumerate(lines, start=1):
         if not begun and (not line.strip() or line.lstrip().startswith("#")):
             continue
-        begun = begun or number  # a value may go on over several lines
+        # A value may go on over several lines.
+        begun = begun or number
         tables = _parse_toml("".join(lines[:number]))
         if tables is not None:
             for key in _list_keys(tables):

@@ -20,7 +20,8 @@ class KeySource:
     """One place that says something about a key."""
 
     origin: str  # "default", "/etc/slurmwrap/config.toml:12" or "SLURMWRAP_PRERUN_STEPS"
-    kind: str  # default, site, user or variable
+    # Default, site, user or variable.
+    kind: str
     value: Any
 
 

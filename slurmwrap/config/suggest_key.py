@@ -8,7 +8,8 @@ from slurmwrap.config.config_sections import RULES, Config
 from slurmwrap.fast_dataclasses import fields, is_dataclass
 from slurmwrap.nearest_name import find_nearest
 
-_ALIKE = 0.75  # of difflib's ratio: what is less alike would only be a guess
+# Of difflib's ratio: what is less alike would only be a guess.
+_ALIKE = 0.75
 
 
 def suggest_key(key: str) -> str:
@@ -17,7 +18,8 @@ def suggest_key(key: str) -> str:
     known = list_sections()
     if section in known:
         return _format_suggestion(find_nearest(name, known[section]) or _find_in_other_section(name))
-    if section:  # only where a table is in a table
+    # Only where a table is in a table.
+    if section:
         return _format_suggestion(_find_in_other_section(name))
     return _format_suggestion(
         _find_in_other_section(name, exactly=True)

@@ -17,7 +17,8 @@ from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.observation import Context, Observation
 from slurmwrap.model.resource_profile import Measurement
 
-SLACK_S = 5.0  # clocks of nodes and controller may differ by so much; a requeued job waits longer than that (2 min)
+# Clocks of nodes and controller may differ by so much; a requeued job waits longer than that (2 min).
+SLACK_S = 5.0
 _HOOKS = frozenset({Context.PROLOG, Context.EPILOG, Context.EPILOG_SLURMCTLD})
 _ENDED_BY_SLURM = re.compile(r"\*\*\* JOB \d+ ON \S+ CANCELLED AT ")  # slurmstepd's, 22.05
 _OVERLAP = 4096  # characters of an earlier tail's end that are looked for

@@ -28,8 +28,10 @@ from slurmwrap.model.evidence import Citation, Diagnosis, Evidence
 
 _SUMMARY = 30  # below are hints
 _SAYS = {"kernel": "kernel reports", "nvml": "GPU needs help"}
-_END_ROWS = 200  # rows at the end that are looked at for progress when nothing failed visibly
-_CITED = 4  # citations of a diagnosis at most
+# Rows at the end that are looked at for progress when nothing failed visibly.
+_END_ROWS = 200
+# Citations of a diagnosis at most.
+_CITED = 4
 _TEXT_CAP = 500
 _NAN_CRASH = re.compile(r"[Aa]ssert|nan|NaN|NAN|\binf\b|Inf\b|FloatingPoint|LinAlgError|ValueError|multinomial")
 _GPU_SIDE = frozenset(

@@ -52,8 +52,10 @@ class ClassifierScore:
 
     total: int
     right: int
-    decisions_default: int  # the decision is the labelled category's default
-    decisions_allowed: int  # or one that the taxonomy lets a signature override it with
+    # The decision is the labelled category's default.
+    decisions_default: int
+    # Or one that the taxonomy lets a signature override it with.
+    decisions_allowed: int
     categories: tuple[CategoryScore, ...]
     confusions: tuple[Confusion, ...]
 

@@ -56,7 +56,8 @@ class KernelCause:
     category: str
     signature: str
     node: str
-    line: int  # 1-based among the kernel lines
+    # 1-based among the kernel lines
+    line: int
     text: str
     meaning: str
     conclusive: bool

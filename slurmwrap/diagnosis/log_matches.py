@@ -77,7 +77,8 @@ class LogMatch:
 
     log: int  # index of the log
     row: int
-    number: int  # line number in the file
+    # Line number in the file.
+    number: int
     text: str
     signature: str
     category: str
@@ -150,7 +151,8 @@ class _Text:
 
     def __init__(self, pieces: tuple[str, ...]) -> None:
         self.pieces = pieces
-        self.places: dict[str, list[int]] = {}  # of each word; a piece that holds it twice is named twice
+        # Of each word; a piece that holds it twice is named twice.
+        self.places: dict[str, list[int]] = {}
         for place, piece in enumerate(pieces):
             for word in WORD.findall(piece):
                 self.places.setdefault(word, []).append(place)
@@ -209,7 +211,8 @@ def _group_by_shape(log: LogRows) -> dict[str, list[int]]:
     """Rows by their text without digits: of each shape the first rows, and the last one."""
     shapes: dict[str, list[int]] = {}
     rows = strip_digits(log.text).split("\n")
-    begins = [0, *compress(range(1, len(rows)), map(ne, islice(rows, 1, None), rows))]  # of runs of one shape
+    # Of runs of one shape.
+    begins = [0, *compress(range(1, len(rows)), map(ne, islice(rows, 1, None), rows))]
     for begin, end in pairwise((*begins, len(rows))):
         places = shapes.setdefault(rows[begin], [])
         places.extend(range(begin, min(end, begin + _REPEATS - len(places))))

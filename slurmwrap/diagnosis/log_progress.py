@@ -53,17 +53,21 @@ _NAN_WORDS = ("nan", "NaN", "NAN", "inf", "Inf", "INF")
 # and their number are shown, the rest is assumed to take as long as the part that is done.
 _CAP = 400
 _ENOUGH = 64  # distinct progress lines
-SURVIVED_BY = 2  # distinct progress lines after an error: one may be another rank's, or tqdm's last redraw
+# Distinct progress lines after an error: one may be another rank's, or tqdm's last redraw.
+SURVIVED_BY = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogProgress:
     """Rows of one log, ascending."""
 
-    rows: tuple[int, ...]  # progress, the last ones, each text once
-    nan: tuple[int, ...]  # progress lines or others that show a NaN or infinite loss
+    # Progress, the last ones, each text once.
+    rows: tuple[int, ...]
+    # Progress lines or others that show a NaN or infinite loss.
+    nan: tuple[int, ...]
     finished: tuple[int, ...]
-    restarts: tuple[int, ...] = ()  # rows that say that training begins again
+    # Rows that say that training begins again.
+    restarts: tuple[int, ...] = ()
 
     def survived(self, row: int) -> bool:
         """Whether the program went on after `row`: more progress, or it says that it finished."""
@@ -136,7 +140,8 @@ def _find_nan_rows(log: LogRows) -> tuple[int, ...]:
     return tuple(row for row in rows if _NAN.search(log.rows[row][:_CAP]))
 
 
-_ROWS = 200  # rows at the end that are read
+# Rows at the end that are read.
+_ROWS = 200
 _LONGEST_S = 366 * 86400.0
 _CLOCK = r"(?:(?:(\d{1,3}) days?, ?|(\d{1,3})-)?(?:(\d{1,4}):)?(\d{1,3}):(\d\d))"
 _REMAINING_BAR = re.compile(
@@ -244,7 +249,8 @@ def _parse_seconds(clock: Sequence[str | None]) -> float:
 #
 # All of it is the user's claim. Only the start and the end of each log are read: the furthest step stands near the end,
 # where a run resumed near the start.
-_FIRST, _LAST = 80, 160  # rows read at either end of a log
+# Rows read at either end of a log.
+_FIRST, _LAST = 80, 160
 _STEPS_CAP = 300
 _MOST = 10**12
 _STEP = re.compile(
@@ -327,7 +333,8 @@ def _find_in_log(log: LogRows) -> TrainingSteps:
     counted: list[int] = []
     epochs: list[int] = []
     saved: list[int] = []
-    pending: int | None = None  # begun, and not known to have ended
+    # Begun, and not known to have ended.
+    pending: int | None = None
     resumed = False
     epoch = 0
     hints = _find_hints(log)

@@ -18,7 +18,8 @@ ROW_CAP = 2000
 _KEEP_END = 500
 _MAX_TRACEBACKS = 300
 _MAX_FRAMES = 400
-_FOREIGN = 30  # rows of other ranks tolerated inside a traceback
+# Rows of other ranks tolerated inside a traceback.
+_FOREIGN = 30
 
 HEADER = "Traceback (most recent call last)"
 _ANSI = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]|\x1b\][^\x07\x1b]{0,200}\x07")
@@ -56,9 +57,11 @@ class LogRows:
 
     name: str
     rows: tuple[str, ...]
-    numbers: tuple[int, ...]  # line number in the file of each row
+    # Line number in the file of each row.
+    numbers: tuple[int, ...]
     text: str
-    whole: bool = True  # it begins where the file does
+    # It begins where the file does.
+    whole: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +70,8 @@ class Traceback:
 
     start: int
     end: int
-    exception: str  # the type's last name, "KeyError"
+    # The type's last name, "KeyError".
+    exception: str
     message: str
     frames: str  # rows between, joined
     in_library: bool  # the innermost frame lies in an installed package
@@ -149,7 +153,8 @@ def find_tracebacks(log: LogRows) -> tuple[Traceback, ...]:
 def find_rows_with(log: LogRows, literal: str) -> list[int]:
     """The rows that hold `literal`, which no newline is part of. Looks at those alone, not at each row of the log."""
     found: list[int] = []
-    row = end = 0  # the end of the row before is where counting goes on
+    # The end of the row before is where counting goes on.
+    row = end = 0
     at = log.text.find(literal)
     while at >= 0:
         row += log.text.count("\n", end, at)

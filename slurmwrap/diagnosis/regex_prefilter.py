@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 
 MIN_LENGTH = 3
-_COUNT = re.compile(r"\{(\d{0,6})(?:,\d{0,6})?\}(?<!\{\})")  # any other brace is a plain character to re
+# Any other brace is a plain character to re.
+_COUNT = re.compile(r"\{(\d{0,6})(?:,\d{0,6})?\}(?<!\{\})")
 _SPECIAL = ".^$"
 # Characters that stand for themselves. One that a quantifier follows is not part of the run: it may be absent.
 _PLAIN_RUN = re.compile(r"[^\\\[()|.^$?*+{]+(?![?*+{])")
@@ -130,7 +131,8 @@ def _get_body(group: str) -> str:
         return inside[2:]
     if inside.startswith("?P<"):
         return inside[inside.index(">") + 1 :]
-    return "" if inside.startswith("?") else inside  # look-around and flags promise nothing
+    # look-around and flags promise nothing
+    return "" if inside.startswith("?") else inside
 
 
 def _read_quantifier(pattern: str, index: int, *, default: int) -> tuple[int, int]:
@@ -145,8 +147,10 @@ def _read_quantifier(pattern: str, index: int, *, default: int) -> tuple[int, in
     return index + (pattern[index : index + 1] == "?"), low
 
 
-_MANY = 10  # repetitions of something that itself varies in length
-_WIDE = 3  # unbounded classes in one expression: each more multiplies the cost by the length of a row
+# Repetitions of something that itself varies in length.
+_MANY = 10
+# Unbounded classes in one expression: each more multiplies the cost by the length of a row.
+_WIDE = 3
 
 
 def find_harmful_shape(pattern: str) -> str:

@@ -20,8 +20,10 @@ from slurmwrap.fast_dataclasses import dataclass
 #
 # Loggers leave out the year (glog, syslog, PyTorch's C++ log) or the zone, so a time is only compared with one of the
 # same kind; over New Year the order is wrong.
-LOOK_BACK = 60  # rows before one without a time that are searched for the last time printed
-_HEAD = 90  # a time is at the start of a row, after a rank's prefix
+# Rows before one without a time that are searched for the last time printed.
+LOOK_BACK = 60
+# A time is at the start of a row, after a rank's prefix.
+_HEAD = 90
 _TIME = r"(?P<h{0}>\d\d):(?P<m{0}>\d\d):(?P<s{0}>\d\d)(?:[.,](?P<f{0}>\d{{1,9}}))?"
 _STAMP = re.compile(
     r"(?P<y>20\d\d)[-/](?P<mo>\d\d)[-/](?P<d>\d\d)[T ]"
@@ -116,7 +118,8 @@ _NO_REASON = frozenset(
 )
 _OF_THE_FABRIC = frozenset((*SPEAKS_OF_PEERS, "mpi_error", "network_error", "node_failure"))
 _SAID_WITHIN = 40  # rows
-_NAMED = 50  # a summary of what peers saw weighs less
+# A summary of what peers saw weighs less.
+_NAMED = 50
 _ERROR_FILE = re.compile(r"stderr|\berr\b")
 _OF_TOOLS = frozenset(("permission_error", "incorrect_inputs", "syntax_error"))
 

@@ -24,7 +24,8 @@ ROLES = ("root", "cascade", "advice", "background")
 PLACES = ("log", "kernel")
 _STRENGTHS = {"strong": 70, "ordinary": 40, "summary": 30, "hint": 20}
 _SITE_WEIGHT = 79
-_ROLE_WEIGHTS = {"advice": 95, "background": 95, "cascade": 55}  # on one line these beat a root of less weight
+# On one line these beat a root of less weight.
+_ROLE_WEIGHTS = {"advice": 95, "background": 95, "cascade": 55}
 _OVERLAP = re.compile(r"(\\[Sw])([*+])((?:\\\(\)\?)?[\])]?(?: |:|\[: \])?\??(?:\(\?:)?\.\{0,)")
 WORD = re.compile(r"[A-Za-z_]+")
 GRAM = 4
@@ -78,9 +79,11 @@ class LogSignature:
     """One message. Expressions are kept as text and compiled when first needed."""
 
     id: str
-    category: str  # "" for roles other than root, unless they mean something on their own
+    # "" for roles other than root, unless they mean something on their own
+    category: str
     patterns: tuple[str, ...]
-    by: str  # which software prints it, with its source
+    # Which software prints it, with its source.
+    by: str
     examples: tuple[str, ...]
     role: str = "root"
     weight: int = 70  # the heaviest wins, then the earliest
@@ -120,10 +123,13 @@ class SignatureSet:
 
     version: str
     signatures: tuple[LogSignature, ...]
-    ranked: tuple[tuple[LogSignature, str], ...]  # all expressions, the heaviest first, then in the order of the files
+    # All expressions, the heaviest first, then in the order of the files.
+    ranked: tuple[tuple[LogSignature, str], ...]
     needles: Mapping[str, tuple[Needle, ...]]
-    probes: Mapping[str, tuple[Probe, ...]]  # of the needles for the log, by a word that must stand whole
-    partial: Mapping[str, tuple[Probe, ...]]  # the others, by GRAM characters of a word; "" for those with less
+    # Of the needles for the log, by a word that must stand whole.
+    probes: Mapping[str, tuple[Probe, ...]]
+    # The others, by GRAM characters of a word; "" for those with less.
+    partial: Mapping[str, tuple[Probe, ...]]
 
 
 @cache
@@ -258,7 +264,8 @@ def _parse_signature(table: Mapping[str, Any], path: Path) -> LogSignature:
         counterexamples=_list_texts(table.get("counter", ())),
     )
     _check(signature, where)
-    if path not in SHIPPED:  # the shipped ones are compiled when needed; a test checks them all
+    # The shipped ones are compiled when needed; a test checks them all.
+    if path not in SHIPPED:
         _check_expressions(signature, where)
     return signature
 

@@ -73,7 +73,8 @@ def find_decisive_cause(evidence: Evidence) -> SlurmCause | None:
     state = parse_base_state(evidence.state)
     if state in _STATES:
         return SlurmCause(category=_STATES[state][0], signature=_STATES[state][1], text=f"State {evidence.state}")
-    reason = evidence.reason.strip().replace(" ", "_")  # "launch failed requeued held", as 24.05 and later write it
+    # "launch failed requeued held", as 24.05 and later write it
+    reason = evidence.reason.strip().replace(" ", "_")
     if reason in _REASONS and state in ("", "FAILED", "PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"):
         category, signature = _REASONS[reason]
         return SlurmCause(category=category, signature=signature, text=f"Reason {evidence.reason}")

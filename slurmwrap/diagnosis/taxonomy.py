@@ -63,10 +63,12 @@ class Category:
     """One failure category. `overrides` are the decisions a signature may take instead of `decision`."""
 
     id: str
-    domain: str  # "U" | "AE" | "IF" | "RS" | ""
+    # "U" | "AE" | "IF" | "RS" | ""
+    domain: str
     decision: str  # one of DECISIONS
     meaning: str
-    advice: str  # what the researcher can do about it; a signature may know better
+    # What the researcher can do about it; a signature may know better.
+    advice: str
     overrides: tuple[str, ...] = ()
 
 

@@ -24,8 +24,10 @@ class Xid:
 
     code: int
     meaning: str
-    action: str  # APP: the program's fault · FOLLOW: another code decides · RESET, REBOOT, DRAIN: the node's · LOG
-    conclusive: bool  # drains the node by itself
+    # APP: the program's fault · FOLLOW: another code decides · RESET, REBOOT, DRAIN: the node's · LOG.
+    action: str
+    # Drains the node by itself.
+    conclusive: bool
     category: str
 
 
@@ -114,7 +116,8 @@ _SXID = re.compile(r"nvidia-nvswitch\d{1,3}: SXid \((?:PCI:)?([0-9a-fA-F:.]{4,20
 _OFF_BUS = re.compile(r"NVRM: GPU (?:at PCI:)?([0-9a-fA-F:.]{4,20}): GPU has fallen off the bus")
 _OFF_BUS_START = re.compile(r"NVRM: The NVIDIA GPU ([0-9a-fA-F:.]{4,20})")
 _LINE_CAP = 2000
-_SPREAD = 4  # lines over which the multi-line form is printed
+# Lines over which the multi-line form is printed.
+_SPREAD = 4
 
 
 def parse_xids(lines: Iterable[str]) -> tuple[XidEvent, ...]:

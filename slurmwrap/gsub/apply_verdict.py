@@ -32,13 +32,17 @@ if TYPE_CHECKING:
 
 # Between two questions while the controller is away: a restart takes less, and a gated job waits for our word alone.
 PAUSES_S = (1.0, 2.0, 5.0, 10.0, 20.0, 40.0)
-AGAIN_S = 2.0  # where squeue knew no such job
-_SURE = 3  # such answers in a row are believed
+# Where squeue knew no such job.
+AGAIN_S = 2.0
+# Such answers in a row are believed.
+_SURE = 3
 
-_HELD = ("dependency", "hold")  # it may not start when its pre-run releases it
+# It may not start when its pre-run releases it.
+_HELD = ("dependency", "hold")
 
 T = TypeVar("T")
-Applied = tuple[Mapping[str, str | None], ...]  # what was asked of Slurm, each with its error or None
+# What was asked of Slurm, each with its error or None.
+Applied = tuple[Mapping[str, str | None], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +188,8 @@ def _plan_again(
             waiting = replace(waiting, release_at="")
         if not waiting.request.hetjob:
             chosen, applied = _apply_second_plan(waiting, profile, record, desk)
-    except (SlurmError, ValueError) as error:  # the job is good; a plan we cannot make must not hold it
+    except (SlurmError, ValueError) as error:
+        # The job is good; a plan we cannot make must not hold it.
         desk.say(f"not tuned again: {error}")
     if not waiting.release_at:
         return chosen, applied, False
@@ -208,7 +213,8 @@ def _release_rest_of_array(waiting: HeldJob, desk: SubmitContext) -> tuple[Appli
 def _apply_second_plan(
     waiting: HeldJob, profile: ResourceProfile | None, record: JobRecord, desk: SubmitContext
 ) -> tuple[PlacementPlan, Applied]:
-    alone = record.array_job_id is None  # tasks of an array would all want the same nodes
+    # Tasks of an array would all want the same nodes.
+    alone = record.array_job_id is None
     at_once = alone and waiting.release_at == "now" and not any(waiting.request.setting(one) for one in _HELD)
     known = read_planning_facts(desk, starts_now=at_once)
     seen = replace(known, qos=record.qos, account=record.account)
@@ -256,7 +262,8 @@ def _retry_while_unreachable(ask: Callable[[], T], desk: SubmitContext) -> T:
 # Both are eligible from the moment at which the dependency is met. Where the job's grace was over by then, its pre-
 # run's first act is to give it a new one, counted from that moment: so the job is never delayed by more than its
 # grace.
-_WORTH = 0.1  # of a grace: less is not worth another update
+# Of a grace: less is not worth another update.
+_WORTH = 0.1
 
 
 def extend_grace(waiting: HeldJob, grace_s: float, desk: SubmitContext, note: Callable[[float], None]) -> float | None:

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from slurmwrap.sbatch.request import JobRequest
 
 _MAIL_S = 10.0
-_BY_SLURM = frozenset({"END", "ALL"})  # for these Slurm itself mails that a waiting job was cancelled (22.05, measured)
+# For these Slurm itself mails that a waiting job was cancelled (22.05, measured).
+_BY_SLURM = frozenset({"END", "ALL"})
 
 
 def was_cancelled(record: PrerunRecord) -> bool:

@@ -12,7 +12,8 @@ from slurmwrap.gsub import process_env
 from slurmwrap.sbatch.fast_passthrough import is_certain_passthrough, read_regular_file
 from slurmwrap.slurm.find_sbatch import find_sbatch, make_wrapper_environment
 
-TYPE_CHECKING = False  # typing's own loads re, half of what a call that is passed on costs
+# typing's own loads re, half of what a call that is passed on costs
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
@@ -21,7 +22,8 @@ def pass_at_a_glance(words: Sequence[str]) -> None:
     """Does not return where the call is plainly none of slurmwrap's: this is all that most calls of a site pay for."""
     if is_certain_passthrough(words, os.environ, read_regular_file):
         process_env.normalize_process()
-        with suppress(SlurmwrapError):  # no sbatch to be found: the long way reports it
+        # No sbatch to be found: the long way reports it.
+        with suppress(SlurmwrapError):
             exec_sbatch(words)
 
 

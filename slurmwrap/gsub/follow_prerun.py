@@ -29,7 +29,8 @@ LIVE = ("PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED
 class PrerunSnapshot:
     """A pre-run at one moment. `steps_wanted` counted steps end it; `gpu_percent` None: not known."""
 
-    stage: str  # "waiting for one GPU" | "starting" | "running" | "stepping" | "profiling" | "stopped" | "ending"
+    # "waiting for one GPU" | "starting" | "running" | "stepping" | "profiling" | "stopped" | "ending"
+    stage: str
     seconds: float = 0.0
     steps: int = 0
     steps_wanted: int = 0
@@ -144,7 +145,8 @@ def _report_verdict(verdict: Verdict, voice: Console) -> Verdict:
 def _read_prerun_state(job_id: int, desk: SubmitContext) -> tuple[str, str] | None:
     try:
         record = desk.slurm.job(str(job_id))
-    except SlurmError:  # the controller is away: the verdict's file may still come
+    except SlurmError:
+        # The controller is away: the verdict's file may still come.
         return None
     return ("gone", "") if record is None else (record.state, record.reason)
 

@@ -100,7 +100,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         process_env.end_by_interrupt()
-    except Exception as error:  # after sbatch was called: nothing is submitted again
+    except Exception as error:
+        # After sbatch was called: nothing is submitted again.
         voice.fault(error)
         voice.say("it is not known how far the submission came")
         voice.say("look with squeue --me before you try again")
@@ -123,7 +124,8 @@ def _run_gsub(words: list[str], voice: Console) -> int:
         return exec_sbatch(words)
     try:
         here = os.getcwd()
-    except OSError:  # the directory is gone: sbatch has words and an exit code for that
+    except OSError:
+        # The directory is gone: sbatch has words and an exit code for that.
         return _pass_unchanged(words, stdin)
     if _has_template_option(words):
         from slurmwrap.gsub.new_script import make_from_template
@@ -135,10 +137,12 @@ def _run_gsub(words: list[str], voice: Console) -> int:
     try:
         request = _parse_call(words, environ, here, stdin)
     except (UsageError, ScriptError) as error:
-        ours = isinstance(error, UsageError) and error.hint  # one of our own options is concerned
+        # One of our own options is concerned.
+        ours = isinstance(error, UsageError) and error.hint
         if ours or _is_only_shown(words, environ):
             raise
-        return _pass_unchanged(words, stdin)  # sbatch says it best itself
+        # sbatch says it best itself
+        return _pass_unchanged(words, stdin)
     except Exception as error:
         return _fall_back_after_fault(error, _is_only_shown(words, environ), words, voice, stdin)
     asked = next((s.option for s in request.settings if s.option in ("help", "usage", "version")), None)
@@ -175,7 +179,8 @@ def _parse_call(words: Sequence[str], environ: Mapping[str, str], here: str, std
         plugins = PluginOptions(environ)
         if not plugins.names:
             raise
-    with suppress(UsageError, ScriptError):  # with the options of the command line known the script is found and read
+    # With the options of the command line known the script is found and read.
+    with suppress(UsageError, ScriptError):
         parsed(plugins.used_in(words))
     return parsed(plugins.used_in((*words, *list_directive_words(script or stdin.content or b""))))
 
@@ -214,7 +219,8 @@ def _submit(words: list[str], request: JobRequest, environ: Mapping[str, str], v
         from slurmwrap.gsub.prefetch import ask
 
         timing.reached("configuration")
-        slurm = ask(config, environ, voice)  # it answers while the next line loads what is made of the answer
+        # It answers while the next line loads what is made of the answer.
+        slurm = ask(config, environ, voice)
         timing.reached("ask Slurm")
         from slurmwrap.gsub import submit
 
@@ -296,7 +302,8 @@ def _pass_unchanged(words: Sequence[str], stdin: _Stdin, names: Names | None = N
 
 def _read_script(path: str) -> bytes:
     if open_file(path) is None and _can_be_read_once(path):
-        raise ScriptError(f"{path} cannot be read twice: it is no regular file")  # sbatch would wait at it for ever
+        # sbatch would wait at it for ever
+        raise ScriptError(f"{path} cannot be read twice: it is no regular file")
     with open(path, "rb") as file:
         content = file.read()
     descriptor = open_file(path)
@@ -307,7 +314,8 @@ def _read_script(path: str) -> bytes:
 
 def _can_be_read_once(path: str) -> bool:
     """A named pipe, or a terminal."""
-    kind = os.stat(path).st_mode & 0o170000  # the module `stat` is not loaded for it
+    # The module `stat` is not loaded for it.
+    kind = os.stat(path).st_mode & 0o170000
     return kind in (0o010000, 0o020000)
 
 
@@ -319,7 +327,8 @@ class _Stdin:
     def read(self) -> bytes:
         """All of it."""
         if self.content is None:
-            if os.isatty(0) and os.isatty(2):  # a person may wait for us, and we for them
+            # A person may wait for us, and we for them.
+            if os.isatty(0) and os.isatty(2):
                 Console.of_terminal("gsub").say("reading the batch script from standard input; end it with Ctrl-D")
             self.content = sys.stdin.buffer.read()
         return self.content

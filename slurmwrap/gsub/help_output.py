@@ -21,7 +21,8 @@ def run_help_of_sbatch(words: Sequence[str], option: str, about_us: str) -> int:
     except SlurmwrapError:
         _print_gsub_help(option, about_us)
         raise
-    if code == 0 or option == "help":  # where Slurm is not set up one may still ask what gsub is
+    # Where Slurm is not set up one may still ask what gsub is.
+    if code == 0 or option == "help":
         _print_gsub_help(option, about_us)
     return code
 

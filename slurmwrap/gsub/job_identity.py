@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from slurmwrap.model.job_record import JobRecord
     from slurmwrap.sbatch.request import JobRequest
 
-_CLOCKS_S = 60.0  # the controller's clock and ours
-_SBATCH_S = 120.0  # so long sbatch may try until the controller takes a job
+# The controller's clock and ours.
+_CLOCKS_S = 60.0
+# So long sbatch may try until the controller takes a job.
+_SBATCH_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,9 +26,11 @@ class JobIdentity:
     """What is known of a job right after its submission, without another question to Slurm."""
 
     name: str
-    prerun: str  # the name of its pre-run
+    # The name of its pre-run.
+    prerun: str
     work_dir: str
-    before: float  # Unix seconds: Slurm had it by then
+    # Unix seconds: Slurm had it by then.
+    before: float
 
     def is_not(self, record: JobRecord) -> bool:
         """Whether Slurm's `record` is of another job."""

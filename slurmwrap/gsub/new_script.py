@@ -56,7 +56,8 @@ class Template:
 
     name: str
     path: Path
-    origin: str  # "yours" | "the site's" | "shipped"
+    # "yours" | "the site's" | "shipped"
+    origin: str
     about: str
     tasks: str
     text: str
@@ -178,7 +179,8 @@ def is_new_command(words: Sequence[str], environ: Mapping[str, str]) -> bool:
     ours = rest in (["--list"], ["--help"], ["-h"]) or any(one.option == "template" for one in parse_own_options(rest))
     folders = [folder for folder in environ.get("PATH", "").split(":") if folder]
     on_path = any(os.path.isfile(f"{folder}/new") for folder in folders)  # noqa: PTH113 - Path's raises
-    as_gsub = Path(sys.argv[0]).name != "sbatch"  # there the real one's words are wanted
+    # There the real one's words are wanted.
+    as_gsub = Path(sys.argv[0]).name != "sbatch"
     return ours or (as_gsub and not on_path)
 
 

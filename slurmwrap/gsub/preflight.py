@@ -114,7 +114,8 @@ def _format_errors(failures: Sequence[PastFailure]) -> str:
 
 def _list_blocks_in_force(desk: SubmitContext) -> dict[str, BlockedInput]:
     """By digest; the user's own claim, which knows the line, before what everybody sees."""
-    everyone = [b for b in desk.published.blocked if b.uid in (_EVERYBODY, desk.uid)]  # one user's log binds them alone
+    # One user's log binds them alone.
+    everyone = [b for b in desk.published.blocked if b.uid in (_EVERYBODY, desk.uid)]
     known = [*everyone, *desk.memory.blocked_inputs()]
     return {b.digest: b for b in sorted(known, key=lambda b: (b.uid == desk.uid, bool(b.path)))}
 
@@ -159,7 +160,8 @@ _ELSEWHERE = re.compile(
 _PREFIX = re.compile(r"([\w/.~${}-]+)/bin/(?:activate|python[\w.]*)\b")
 _WRITTEN_BY_JOBS = (".out", ".err", ".log")
 _FILES = 500  # of one directory
-_SECOND = 1.0  # Slurm's times are whole seconds
+# Slurm's times are whole seconds.
+_SECOND = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +190,8 @@ def _may_be_fixed(failure: PastFailure, around: Surroundings) -> bool:
     blamed = [posixpath.join(around.chdir, path) for path in _find_named_paths(failure.input_path, said)]
     if failure.category == "permission_error":
         if not blamed:
-            return True  # a token or a licence: it cannot be looked at
+            # A token or a licence: it cannot be looked at.
+            return True
         blamed += [posixpath.dirname(path) for path in blamed]
     missing = bool(_MISSING.search(said))
     if any(_has_appeared(path, missing, around) or _has_changed(path, failure.at, around) for path in blamed):
@@ -260,7 +263,8 @@ def _list_neighbouring_files(around: Surroundings) -> Iterator[str]:
 # Which open incidents may hit a job that is about to be submitted. It is warned about, never held back.
 #
 # Paths are compared as they are written: a file system that hangs would hang anyone who resolved a link on it.
-STALE_S = 1800.0  # the reconciler publishes every five minutes: older word is of one that no longer runs
+# The reconciler publishes every five minutes: older word is of one that no longer runs.
+STALE_S = 1800.0
 
 
 def find_incident_warnings(
@@ -309,7 +313,8 @@ def _may_be_below(switch: str, request: JobRequest, plan: PlacementPlan, snapsho
 def _expand_node_option(request: JobRequest, option: str) -> set[str]:
     try:
         return set(expand(request.value(option) or ""))
-    except ValueError:  # a file of names, or what sbatch will refuse
+    except ValueError:
+        # A file of names, or what sbatch will refuse.
         return set()
 
 

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 # Slurm's own options and pyxis' that put the batch script, and so a pre-run's, into a container.
 _BATCH_CONTAINER = ("container", "container-id", "container-image")
 _OF_FILES = ("incorrect_inputs", "permission_error")
-PROFILE_S = 300  # of --prerun=profile: two rounds over a CPU curve of some eight points (facts of the profiler)
+# Of --prerun=profile: two rounds over a CPU curve of some eight points (facts of the profiler).
+PROFILE_S = 300
 
 
 def prepare(request: JobRequest, desk: SubmitContext) -> PreparedJob:
@@ -63,15 +64,18 @@ def prepare(request: JobRequest, desk: SubmitContext) -> PreparedJob:
         request, next(iter(entry_files), request.script.name), request.shape.gpu_type or ""
     )
     profile = find_known_profile(key, desk)
-    if profile is not None:  # as it counts today, and for this batch size
+    # As it counts today, and for this batch size.
+    if profile is not None:
         from slurmwrap.profiling.merge_profiles import adapt_profile
 
         kind = request.shape.gpu_type or ""
         profile = adapt_profile(profile, desk.clock.now(), variant=derive_variant(request), gpu_type=kind)
         snapshot = _refresh_quotas(snapshot, desk)
     code = {path: content for path, content in entry_files.items() if not path.endswith(SETTINGS)}
-    group = compute_sweep_group(request, code, {**desk.environ, "(cluster)": desk.cluster})  # a home may serve several
-    if delay and group:  # one pre-run speaks for jobs that wait for the same; one that did not wait proves nothing
+    # A home may serve several.
+    group = compute_sweep_group(request, code, {**desk.environ, "(cluster)": desk.cluster})
+    # One pre-run speaks for jobs that wait for the same; one that did not wait proves nothing.
+    if delay and group:
         group = sha256_hex(f"{group} {delay} {request.value('dependency')}".encode("utf-8", "surrogateescape"))
     prerun, reason = choose_prerun(request, snapshot, desk, mark, group)
     lot, held_out = "", False
@@ -159,7 +163,8 @@ def _run_checks(
     refused = (
         [] if delay else [*find_blocked_inputs(inputs, desk), *find_repeated_failures(request, inputs, desk, mark)]
     )
-    if refused and not request.own.force and mode != "only":  # a pre-run alone is how to find out
+    # A pre-run alone is how to find out.
+    if refused and not request.own.force and mode != "only":
         raise refused[0]
     forced = tuple(str(refusal) for refusal in refused)
     if mode == "off":
@@ -258,7 +263,8 @@ def choose_prerun(
         return "off", "a 1-GPU job that can start now is its own pre-run"
     if why := _find_reason_to_skip(request, desk, mark, group):
         return "off", why
-    if request.setting("wait"):  # sbatch returns when the job has ended: too late to start its pre-run
+    # sbatch returns when the job has ended: too late to start its pre-run
+    if request.setting("wait"):
         return "wait", "--wait: the pre-run goes first, then the job"
     return mode, "first run of this script, code and arguments"
 
@@ -282,8 +288,10 @@ def _find_reason_to_skip(request: JobRequest, desk: SubmitContext, mark: str, gr
 
 
 # Whether a run of the very same script, code and arguments completed: the best pass there is.
-_ASKED = 2  # newest submissions about which Slurm is asked, one call each
-_CLOCKS_S = 60.0  # the controller's clock and ours
+# Newest submissions about which Slurm is asked, one call each.
+_ASKED = 2
+# The controller's clock and ours.
+_CLOCKS_S = 60.0
 
 
 def has_completed_before(request: JobRequest, desk: SubmitContext, mark: str) -> bool:
@@ -319,8 +327,10 @@ def _is_completed_run(record: JobRecord, submitted_at: float, uid: int) -> bool:
 # pre-run by --prerun has it, and takes part in no draw; so has who waits for it before they submit: a job that was then
 # never submitted could not be counted.
 WEEK_S = 7 * 86400
-_MONDAY_S = 4 * 86400  # the first one of Unix time: 5 January 1970
-_DIGITS = 16  # of the digest, 64 bits
+# The first one of Unix time: 5 January 1970.
+_MONDAY_S = 4 * 86400
+# Of the digest, 64 bits.
+_DIGITS = 16
 WHY = "left out at random: prerun.holdout measures what pre-runs save"
 
 

@@ -79,7 +79,8 @@ class PrerunTerminated(BaseException):
 class JobGone(Exception):
     """The real job started, ended or was cancelled: a trial next to it would only write into its files."""
 
-    started = False  # by the end of its grace, as far as is known
+    # By the end of its grace, as far as is known.
+    started = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,8 @@ class PrerunFiles:
             record_from_json(JobRequest, waiting["request"]),
             record_from_json(PlacementPlan, waiting["plan"]),
             waiting["release_at"],
-            tuple(waiting.get("given", ())),  # none in what an earlier version left
+            # None in what an earlier version left.
+            tuple(waiting.get("given", ())),
             read_job_identity(waiting.get("job")),
             float(waiting.get("grace_s", 0)),
         )
@@ -123,8 +125,10 @@ class Judged:
 
     verdict: Verdict
     if_delayed: Verdict | None = None
-    delay: str = ""  # why the job could not start yet, where the trial was judged by that
-    stopped: bool = False  # the process was asked to end
+    # Why the job could not start yet, where the trial was judged by that.
+    delay: str = ""
+    # The process was asked to end.
+    stopped: bool = False
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -144,7 +148,8 @@ def main(argv: list[str] | None = None) -> int:
 def _run_prerun_job(directory: Path, voice: Console) -> int:
     began, trial = time.time(), PrerunFiles.read(directory)
     desk = open_desk(configuration.load(), os.environ, voice)
-    with suppress(OSError, ValueError):  # gsub writes it too, but it may have been killed before
+    # gsub writes it too, but it may have been killed before
+    with suppress(OSError, ValueError):
         prerun_registry.mark_submitted(str(directory), int(os.environ["SLURM_JOB_ID"]))
     _renew_grace_periods(trial, desk, voice)
     trial = PrerunFiles.read(directory)  # with what that gave
@@ -192,7 +197,8 @@ def _apply_and_publish(waiting: HeldJob, directory: Path, judged: Judged, desk: 
         if harmless and judged.if_delayed and waiting.job_id and _is_kept_from_starting(str(waiting.job_id)):
             verdict = judged.if_delayed
         if verdict.reason.startswith(judged.delay or DELAYED_NOW):
-            waiting = replace(waiting, fingerprint="")  # the same may end otherwise when the file is there
+            # The same may end otherwise when the file is there.
+            waiting = replace(waiting, fingerprint="")
         record = apply_verdict(waiting, verdict, desk)
         try:
             replace_file(directory / prerun_registry.VERDICT, json.dumps(verdict_to_json(verdict)))
@@ -272,12 +278,14 @@ def _judge_waiting_jobs(crowd: _Crowd, first: Judged) -> None:
             if speaks.outcome is not Outcome.PASS:
                 speaks = last.verdict
             prerun_registry.take(directory, guest)
-    except (Exception, PrerunTerminated) as error:  # who is left is released
+    except (Exception, PrerunTerminated) as error:
+        # Who is left is released.
         last = replace(last, stopped=last.stopped or isinstance(error, PrerunTerminated))
         voice.fault(error if isinstance(error, Exception) else RuntimeError("stopped"))
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for guest in prerun_registry.close(directory):
-        if last.stopped:  # KillWait leaves seconds for all of them
+        # KillWait leaves seconds for all of them.
+        if last.stopped:
             _release(str(guest.job_id), guest.release_at, voice)
         else:
             _settle_waiting_job(guest, tried, speaks, crowd)
@@ -323,7 +331,8 @@ def _try(guest: WaitingJob, trial: PrerunFiles, tried: dict[str, Judged], crowd:
     """The fate of one that attached, by a trial of its own."""
     crowd.voice.say(f"job {guest.job_id} is tried next: its arguments are others")
     judged = _judge_prerun(trial)
-    if judged.verdict.layer == "timeout":  # its time was cut: with all of it, there may be a verdict
+    # Its time was cut: with all of it, there may be a verdict.
+    if judged.verdict.layer == "timeout":
         judged = replace(judged, verdict=replace(judged.verdict, lasting=False))
     tried[trial.spec.fingerprint] = judged
     _apply_and_publish(_make_held_job(trial), trial.directory, judged, crowd.desk, crowd.voice)
@@ -455,7 +464,8 @@ class RealJobWatcher:
                 nobody.started = became == "started"
                 raise nobody
             wait = AGAIN_S if self.missed else WATCH_S
-        self.next_at = self.clock() + wait  # after the answer: a slow controller is not asked more often
+        # After the answer: a slow controller is not asked more often.
+        self.next_at = self.clock() + wait
 
 
 def _describe_end_state(state: str) -> str:
@@ -488,7 +498,8 @@ class _Reporter:
 
     def __call__(self, progress: TrialProgress) -> None:
         shown = asdict(progress)
-        with suppress(OSError):  # a full disk costs the live view, not the trial
+        # A full disk costs the live view, not the trial.
+        with suppress(OSError):
             replace_file(self.directory / "progress.json", json.dumps(shown))
         self.watch.look()
 

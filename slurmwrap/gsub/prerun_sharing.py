@@ -51,7 +51,8 @@ def attach_or_claim(prepared: PreparedJob, guest: WaitingJob, desk: SubmitContex
             (Path(guest.trial_dir) / GROUP).write_text(group, encoding="ascii")
             return None
         if prepared.prerun == "profile":
-            return None  # another one speaks for the group; this one measures
+            # Another one speaks for the group; this one measures.
+            return None
     return None
 
 
@@ -79,7 +80,8 @@ def _is_alive(found: InflightPrerun, desk: SubmitContext) -> bool:
         return found.submitting(desk.clock.now())
     try:
         record = desk.slurm.job(str(found.job_id))
-    except SlurmError:  # no one knows; who attaches to a dead one waits for its grace at most
+    except SlurmError:
+        # No one knows; who attaches to a dead one waits for its grace at most.
         return True
     return _is_at_work(found, record)
 
@@ -95,7 +97,8 @@ def release_orphaned_jobs(directory: Path, desk: SubmitContext) -> tuple[int, ..
     try:
         gone.touch()
     except OSError:
-        return ()  # else it would be done again and again
+        # Else it would be done again and again.
+        return ()
     return tuple(guest.job_id for guest in waiting if _start(guest, desk, "its pre-run is gone"))
 
 
@@ -185,7 +188,8 @@ def _start(guest: WaitingJob, desk: SubmitContext, because: str) -> bool:
             return False
         if has_user_changed_start_time(record, _read_given_begin_times(Path(guest.trial_dir)), desk.clock.now()):
             return False
-        address = record.waiting_address or str(guest.job_id)  # a task of an array may have begun: of the rest
+        # A task of an array may have begun: of the rest.
+        address = record.waiting_address or str(guest.job_id)
         desk.slurm.apply(start_action(address, guest.release_at, because))
     except SlurmError as error:
         desk.say(f"job {guest.job_id} could not be released ({error}); it starts by itself after its grace time")

@@ -222,9 +222,11 @@ def run_prerun_first(
 
     from slurmwrap.gsub.follow_prerun import follow
 
-    gc.enable()  # a submission goes without (gsub/start.py), but this may take hours
+    # A submission goes without (gsub/start.py), but this may take hours.
+    gc.enable()
     alone = prepared.prerun == "only"
-    as_asked = render(prepared.request, (), added=prepared.added)  # a refused plan is no reason to refuse the job
+    # A refused plan is no reason to refuse the job.
+    as_asked = render(prepared.request, (), added=prepared.added)
     tested = desk.slurm.sbatch(make_sbatch_call(prepared.request, as_asked, desk, ("--test-only",)))
     if tested.exit_code != 0:
         if not alone:
@@ -243,7 +245,8 @@ def run_prerun_first(
         ) from error
     result = desk.slurm.sbatch(job.call)
     if result.job_id is None:
-        shutil.rmtree(job.directory, ignore_errors=True)  # else it would be listed as a pre-run that got lost
+        # Else it would be listed as a pre-run that got lost.
+        shutil.rmtree(job.directory, ignore_errors=True)
         if alone:
             return make_unproven_verdict(f"Slurm refuses the pre-run: {_format_sbatch_errors(result)}")
         raise SlurmError(

@@ -12,11 +12,13 @@ import os
 import sys
 from contextlib import suppress
 
-TYPE_CHECKING = False  # typing's own loads re, half of what a call that is passed on costs
+# typing's own loads re, half of what a call that is passed on costs
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
-_COERCED = frozenset({"C.UTF-8", "C.utf8", "UTF-8"})  # what Python may put there: PEP 538
+# What Python may put there: PEP 538.
+_COERCED = frozenset({"C.UTF-8", "C.utf8", "UTF-8"})
 
 
 def normalize_process() -> None:
@@ -74,7 +76,8 @@ def write_stdout(text: str) -> None:
         from signal import SIGPIPE
 
         _end_by(SIGPIPE)
-    except OSError:  # a full disk, say: sbatch does not mind either
+    except OSError:
+        # A full disk, say: sbatch does not mind either.
         pass
 
 

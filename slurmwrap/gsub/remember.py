@@ -33,5 +33,6 @@ def keep(write: Callable[[], None], desk: SubmitContext) -> None:
     """What cannot be remembered (a full disk, no home) must not cost a job that Slurm already has."""
     try:
         write()
-    except Exception as error:  # nor must a fault of slurmwrap's
+    except Exception as error:
+        # Nor must a fault of slurmwrap's.
         desk.say(f"this is not remembered for `slurmwrap why`: {error}")

@@ -105,7 +105,8 @@ def _sets_pythonpath(words: Sequence[str]) -> bool:
 
 _Accepted = Callable[[BatchScript, SbatchResult], None]
 
-WARNINGS = 20  # that are kept with a submission, for `slurmwrap why`
+# That are kept with a submission, for `slurmwrap why`.
+WARNINGS = 20
 _LOUD = ("sbatch: error", "sbatch: fatal")
 
 
@@ -139,7 +140,8 @@ def send(
     if result.job_id is None or early:
         return sent
     if begin is not None:
-        from slurmwrap.gsub.start_prerun import start_trial  # only where one is due: most calls start none
+        # Only where one is due: most calls start none.
+        from slurmwrap.gsub.start_prerun import start_trial
 
         sent = start_trial(prepared, sent, result.job_id, release_at, desk, make_trial)
     _remember(prepared, sent, desk, now)
@@ -223,7 +225,8 @@ def make_sbatch_call(
         args=() if wrapped else batch.args,
         stdin=script.content if path is None and not wrapped else None,
         environ={**desk.environ, **(environ or {})},
-        timeout_s=math.inf if request.setting("wait") else None,  # --wait lasts as long as the job
+        # --wait lasts as long as the job
+        timeout_s=math.inf if request.setting("wait") else None,
     )
 
 

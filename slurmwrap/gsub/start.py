@@ -23,13 +23,15 @@ def main() -> None:
         from slurmwrap.gsub.exec_sbatch import pass_at_a_glance
 
         pass_at_a_glance(sys.argv[1:])
-        gc.disable()  # nothing of a submission is ever garbage: a tenth of our time would go into looking for it
+        # Nothing of a submission is ever garbage: a tenth of our time would go into looking for it.
+        gc.disable()
         from slurmwrap.gsub.gsub_main import main as gsub
 
         timing.reached("load what reads a call")
         code = gsub()
         timing.leave()
-    except KeyboardInterrupt:  # before gsub could see to it
+    except KeyboardInterrupt:
+        # Before gsub could see to it.
         code = _interrupted()
     _flush()
     os._exit(code)
@@ -73,7 +75,8 @@ def _flush() -> None:
     from contextlib import suppress
 
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError, AttributeError):  # full, closed, or none at all
+        # Full, closed, or none at all.
+        with suppress(OSError, ValueError, AttributeError):
             stream.flush()
 
 

@@ -36,7 +36,8 @@ def start_trial(
         why_not = "" if result.job_id is not None else get_last_line(result.stderr)
     except (OSError, SlurmwrapError, KeyboardInterrupt) as error:
         why_not = str(error) or "interrupted"
-    except Exception as error:  # a fault of slurmwrap's must not cost the word on a job that Slurm has
+    except Exception as error:
+        # A fault of slurmwrap's must not cost the word on a job that Slurm has.
         why_not = f"{type(error).__name__}: {error}"
     if why_not or result.job_id is None:
         desk.say(f"no pre-run: {why_not}; job {job_id} starts without")

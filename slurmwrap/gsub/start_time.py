@@ -12,8 +12,10 @@ if TYPE_CHECKING:
     from slurmwrap.model.job_record import JobRecord
 
 
-UNBOUNDED_S = 365 * 86400  # --prerun=gate: as good as without bound, and Slurm still accepts it
-_SLACK_S = 180.0  # sbatch may try for two minutes before the controller takes the job
+# --prerun=gate: as good as without bound, and Slurm still accepts it
+UNBOUNDED_S = 365 * 86400
+# sbatch may try for two minutes before the controller takes the job
+_SLACK_S = 180.0
 
 
 def list_expected_start_times(own_begin: str | None, grace_s: int, now: float) -> tuple[float, ...]:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from slurmwrap.model.run import PrerunRecord
     from slurmwrap.model.submission import Submission
 
-    Tell = Callable[[Observation], str]  # a site that listens; once
+    # A site that listens; once.
+    Tell = Callable[[Observation], str]
 
 
 def start_site_report(site: SiteSection) -> Tell:
@@ -49,5 +50,6 @@ def leave_prerun(record: PrerunRecord, uid: int, spool: str, tell: Tell | None) 
 def _leave(note: Observation, spool: str, tell: Tell | None) -> None:
     write_plain(spool, note)
     if tell is not None:
-        with suppress(OSError, StoreError):  # the site's copy is a courtesy: the user's own is kept already
+        # The site's copy is a courtesy: the user's own is kept already.
+        with suppress(OSError, StoreError):
             tell(note)

@@ -88,7 +88,8 @@ def _ingest_user_spool(config: Config, slurm: SlurmCommands, memory: UserStateSt
     done = False
     try:
         with suppress(FileNotFoundError):
-            os.unlink(memory.mark)  # before reading: a pre-run that ends meanwhile leaves it anew
+            # Before reading: a pre-run that ends meanwhile leaves it anew.
+            os.unlink(memory.mark)
         done = ingest_user_spool(config, slurm, voice, memory.state.directory)
     except (SlurmwrapError, OSError) as error:
         voice.fault(error)
@@ -109,9 +110,8 @@ def prepare_and_warn(request: JobRequest, desk: SubmitContext, voice: Console) -
 
         if request.own.prerun_steps and (told := describe_many_steps(prepared, desk.config.prerun)):
             voice.say(told)
-        count_trial_gpus(
-            request, find_largest_node(prepared)
-        )  # a --prerun-gpus that no node has is said before anything is submitted
+        # A --prerun-gpus that no node has is said before anything is submitted.
+        count_trial_gpus(request, find_largest_node(prepared))
     return prepared
 
 
@@ -134,7 +134,8 @@ def _report_news(request: JobRequest, desk: SubmitContext, voice: Console) -> No
         voice.say("more: slurmwrap why JOBID")
 
 
-_MODES = {  # what each is, for who reads its name for the first time (docs/prerun.md)
+# What each is, for who reads its name for the first time (docs/prerun.md).
+_MODES = {
     "auto": ", a separate 1-GPU job; your job waits for it, 10 minutes at most",
     "gate": ", a separate 1-GPU job; your job waits for it without a limit",
     "wait": ", watched here before the job is submitted",
@@ -172,10 +173,12 @@ def run(prepared: PreparedJob, desk: SubmitContext, voice: Console) -> int:
             remarks = tuple(f for f in prepared.warnings if f not in verdict.findings)
             return print_alone(replace(verdict, findings=(*verdict.findings, *remarks)), own.json)
         if verdict.outcome.value == "fail":
-            why = f": {verdict.reason}" if _is_terse(prepared.request) else ""  # else it was just said
+            # Else it was just said.
+            why = f": {verdict.reason}" if _is_terse(prepared.request) else ""
             raise PrerunFailed(f"nothing was submitted, since the pre-run failed{why}")
         refresh(desk, voice)
-        prepared = prepare(prepared.request, desk)  # again, on what was measured
+        # Again, on what was measured.
+        prepared = prepare(prepared.request, desk)
         if own.explain:
             voice.say("planned again on what the pre-run measured:")
             voice.block(_format_explanation(prepared, voice))
@@ -198,7 +201,8 @@ def watch_over(desk: SubmitContext, older_than_s: float = WATCHED_S) -> None:
     if desk.flights is not None and desk.flights.trials():
         from slurmwrap.gsub.prerun_sharing import release_all_orphans
 
-        with suppress(Exception):  # the next call, a reconcile or the grace does it
+        # The next call, a reconcile or the grace does it.
+        with suppress(Exception):
             release_all_orphans(desk.flights, desk, older_than_s=older_than_s)
 
 
@@ -333,7 +337,8 @@ def _digest(path: str) -> str | None:
 
 def _read_entry_files(request: JobRequest, environ: Mapping[str, str]) -> dict[str, bytes]:
     """What the script runs, as far as it can be read: path → content; its entry programs first, in its order."""
-    text = request.script.content.decode("utf-8", "surrogateescape")  # as the file system spells names
+    # As the file system spells names.
+    text = request.script.content.decode("utf-8", "surrogateescape")
     found = code_files(text, request.chdir, request.args, environ, job_inputs.list_named_files(request, environ))
     marks = "\n".join(installed_marks(environ))
     return {**found, "(installed)": marks.encode()} if found and marks else found
@@ -368,7 +373,8 @@ def _get_user_name(uid: int) -> str:
 
 
 # What `gsub --json` prints of a submission, in the place of sbatch's line. Standard library only.
-SCHEMA = 1  # as in list_options.py: grows when a field changes its meaning or goes away
+# As in list_options.py: grows when a field changes its meaning or goes away.
+SCHEMA = 1
 
 
 def format_submission_json(prepared: PreparedJob, sent: SubmitResult, cluster: str) -> str:

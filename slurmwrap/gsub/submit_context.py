@@ -47,8 +47,10 @@ class SubmitContext:
     environ: Mapping[str, str]
     published: Published = field(default_factory=Published)
     say: Callable[[str], None] = lambda line: None
-    flights: PrerunRegistry | None = None  # None: pre-runs know nothing of each other
-    quotas: Callable[[], Quotas] | None = None  # asks anew; None: no snapshot of this Slurm holds old ones
+    # None: pre-runs know nothing of each other.
+    flights: PrerunRegistry | None = None
+    # Asks anew; None: no snapshot of this Slurm holds old ones.
+    quotas: Callable[[], Quotas] | None = None
 
     @property
     def cluster(self) -> str:
@@ -70,7 +72,8 @@ class PreparedJob:
     fingerprint: str
     inputs: tuple[str, ...]
     warnings: tuple[Finding, ...]
-    prerun: str  # "auto" | "wait" | "gate" | "off" | "only" | "profile": what will be done
+    # "auto" | "wait" | "gate" | "off" | "only" | "profile": what will be done
+    prerun: str
     prerun_reason: str
     retry: bool
     forced: tuple[str, ...] = ()  # refusals that --force overrode
@@ -99,7 +102,8 @@ class SubmitResult:
     batch: BatchScript
     trial: SbatchResult | None = None
     trial_dir: str = ""
-    attached_to: int | None = None  # the pre-run of an earlier submission that speaks for this job too; 0: no id yet
+    # The pre-run of an earlier submission that speaks for this job too; 0: no id yet.
+    attached_to: int | None = None
 
 
 def get_last_line(text: str) -> str:
@@ -107,4 +111,5 @@ def get_last_line(text: str) -> str:
     return (text.strip().splitlines() or ["no reason given"])[-1].removeprefix("sbatch: error: ")
 
 
-MakeTrial = Callable[[PreparedJob, int | None, str], TrialJob]  # (prepared, real job id, StartTime that releases it)
+# (prepared, real job id, StartTime that releases it)
+MakeTrial = Callable[[PreparedJob, int | None, str], TrialJob]

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from slurmwrap.model.submission import Submission
     from slurmwrap.store.user_state_files import UserState
 
-_STEPS_KEPT_S = 180 * 86400.0  # longer than a job waits, runs and is retried
+# Longer than a job waits, runs and is retried.
+_STEPS_KEPT_S = 180 * 86400.0
 _STEPS_LOOKED_S = 86400.0
 
 
@@ -85,7 +86,8 @@ class UserStateStore:
 
         ids, directory = self.state.submitted_ids(script_sha256, fingerprint), self.config.site.published
         if len(ids) < least or not has_published(directory, ids):
-            return ()  # so it is for most calls, and the records below need not be loaded
+            # So it is for most calls, and the records below need not be loaded.
+            return ()
         from pathlib import Path
 
         from slurmwrap.host import munge
@@ -93,7 +95,8 @@ class UserStateStore:
 
         same = [one for one in self.state.submitted(script_sha256) if one.fingerprint == fingerprint]
         unseal = partial(munge.open_sealed, socket=self.config.site.munge_socket)
-        with suppress(StoreError):  # no munged: gsub goes on without
+        # No munged: gsub goes on without.
+        with suppress(StoreError):
             return read_published_ends(same, Path(directory), unseal, list_trusted_uids(self.config))
         return ()
 

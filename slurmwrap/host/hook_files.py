@@ -28,8 +28,10 @@ from slurmwrap.resources import shipped
 from slurmwrap.store.atomic_write import replace_file
 
 MAIN = "import sys\n\nfrom node_hooks.hook_main import main\n\nsys.exit(main(sys.argv))\n"
-STAMP = (1980, 1, 1, 0, 0, 0)  # the same input gives the same zipapp, byte for byte
-COMPILE = (  # by the interpreter of the nodes; unchecked, since a zip keeps no exact times (PEP 552, Python 3.7)
+# The same input gives the same zipapp, byte for byte.
+STAMP = (1980, 1, 1, 0, 0, 0)
+# By the interpreter of the nodes; unchecked, since a zip keeps no exact times (PEP 552, Python 3.7).
+COMPILE = (
     "import pathlib, py_compile, sys\n"
     "for path in pathlib.Path(sys.argv[1]).rglob('*.py'):\n"
     "    py_compile.compile(str(path), str(path) + 'c', str(path.name), doraise=True,\n"
@@ -185,7 +187,8 @@ def _render_shims(settings: InstalledHookSettings, files: HookFiles) -> tuple[tu
 
 
 def _fill(template: str, values: dict[str, str]) -> str:
-    return re.sub(r"@([A-Z_]+)@", lambda match: values[match[1]], template)  # one pass: values are not templates
+    # One pass: values are not templates.
+    return re.sub(r"@([A-Z_]+)@", lambda match: values[match[1]], template)
 
 
 def _render_settings_json(settings: InstalledHookSettings) -> bytes:
@@ -218,7 +221,8 @@ def _build_zipapp(python: str) -> bytes:
 
 def _zip(root: Path) -> bytes:
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:  # stored: decompression costs more than it saves
+    # Stored: decompression costs more than it saves.
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         for path in sorted(path for path in root.rglob("*") if path.is_file()):
             archive.writestr(zipfile.ZipInfo(path.relative_to(root).as_posix(), STAMP), path.read_bytes())
     return buffer.getvalue()

@@ -21,11 +21,13 @@ from contextlib import suppress
 from slurmwrap.escape import utf8
 
 SOCKET = "/run/systemd/journal/socket"
-MOST = 64 << 10  # of one value; journald itself cuts at its LineMax or takes up to 768 MB
+# Of one value; journald itself cuts at its LineMax or takes up to 768 MB.
+MOST = 64 << 10
 _FIELD = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 
-Fields = Iterable[tuple[str, str]]  # a field may come several times: one SLURM_NODE for each node
+# A field may come several times: one SLURM_NODE for each node.
+Fields = Iterable[tuple[str, str]]
 
 
 def is_our_stderr(environ: Mapping[str, str], descriptor: int = 2) -> bool:
@@ -44,7 +46,8 @@ class Journal:
     def __init__(self, path: str = SOCKET) -> None:
         self._path = path
         self._socket: socket.socket | None = None
-        self.lost = 0  # records that journald had no room for
+        # Records that journald had no room for.
+        self.lost = 0
 
     def is_there(self) -> bool:
         """Whether someone listens."""
@@ -58,7 +61,8 @@ class Journal:
     def send(self, fields: Fields) -> bool:
         """One record. False when journald is not there or has no room: then it is lost, and counted."""
         data = encode_datagram(fields)
-        for _ in range(1 if self._socket is None else 2):  # journald may have been restarted since the last one
+        # journald may have been restarted since the last one
+        for _ in range(1 if self._socket is None else 2):
             try:
                 self._send(data)
                 return True

@@ -11,7 +11,8 @@ from ipaddress import IPv4Address
 from typing import Any
 
 _ADDR4, _ENCODE_TIME, _SOCKET = 5, 6, 8  # munge_opt_t
-_VALID = frozenset({0, 15, 16, 17})  # munge_err_t: with these the payload and its maker are returned
+# munge_err_t: with these the payload and its maker are returned
+_VALID = frozenset({0, 15, 16, 17})
 
 
 class Raw:

@@ -9,7 +9,8 @@ import time
 from collections.abc import Mapping, Sequence
 
 _CHUNK = 1 << 16
-_PIECE = 4096  # PIPE_BUF: so much can be written where select says that anything can
+# PIPE_BUF: so much can be written where select says that anything can.
+_PIECE = 4096
 _GRACE_S = 0.5
 
 
@@ -28,7 +29,8 @@ class LineProgram:
             child = self._child = self._child or self._start()
             _send(child, line, deadline)
             return _receive(child, deadline)
-        except BaseException:  # Ctrl-C too: the rest of an answer must not be taken for the next one
+        except BaseException:
+            # Ctrl-C too: the rest of an answer must not be taken for the next one.
             self.close()
             raise
 
@@ -43,7 +45,8 @@ class LineProgram:
                 pipe.close()
         try:
             child.wait(_GRACE_S)
-        except subprocess.TimeoutExpired:  # in D state; Popen reaps it when the next one is started
+        except subprocess.TimeoutExpired:
+            # In D state; Popen reaps it when the next one is started.
             return
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -76,7 +79,8 @@ def _send(child: subprocess.Popen[bytes], line: bytes, deadline: float) -> None:
 def _receive(child: subprocess.Popen[bytes], deadline: float) -> bytes:
     assert child.stdout is not None
     heard = bytearray()
-    while not heard.endswith(b"\n"):  # one answer to one question: nothing comes behind it
+    # One answer to one question: nothing comes behind it.
+    while not heard.endswith(b"\n"):
         _wait(child.stdout.fileno(), selectors.EVENT_READ, deadline)
         chunk = os.read(child.stdout.fileno(), _CHUNK)
         if not chunk:

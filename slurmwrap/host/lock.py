@@ -27,7 +27,8 @@ def hold_exclusive_lock(path: Path, what: str) -> Iterator[None]:
             raise StoreError(
                 f"{what} is at work already (pid {holder})", hint="end that one first, or let it do the work"
             ) from None
-        if os.geteuid() == 0:  # SlurmUser must be able to take it later
+        # SlurmUser must be able to take it later.
+        if os.geteuid() == 0:
             owner = path.parent.stat()
             os.fchown(handle, owner.st_uid, owner.st_gid)
         os.ftruncate(handle, 0)

@@ -55,7 +55,8 @@ class Mailer:
         message["From"], message["To"], message["Subject"] = self.sender, ", ".join(to), _to_one_line(subject)
         message["Date"] = formatdate(localtime=True)
         message["Message-ID"] = make_msgid(domain=self.sender.rpartition("@")[2] or "localhost")
-        message["Auto-Submitted"] = "auto-generated"  # RFC 3834: no holiday notice answers it
+        # RFC 3834: no holiday notice answers it.
+        message["Auto-Submitted"] = "auto-generated"
         message.set_content(text)
         if html:
             message.add_alternative(html, subtype="html")

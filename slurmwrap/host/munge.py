@@ -16,7 +16,8 @@ __all__ = ["GENUINE", "BadCredential", "Decoded", "decode", "encode", "open_seal
 
 SUCCESS, EXPIRED, REWOUND, REPLAYED = 0, 15, 16, 17
 GENUINE = (SUCCESS, EXPIRED, REWOUND, REPLAYED)
-_UNREACHABLE = (6, 7)  # EMUNGE_SOCKET, EMUNGE_TIMEOUT: nothing is said about the credential
+# EMUNGE_SOCKET, EMUNGE_TIMEOUT: nothing is said about the credential.
+_UNREACHABLE = (6, 7)
 _KEYS = "STATUS,ENCODE_HOST,ENCODE_TIME,UID,GID"
 _TIMEOUT_S = 5.0
 
@@ -63,7 +64,8 @@ def open_sealed(credential: bytes, *, socket: str) -> tuple[bytes, int] | None:
 
 def decode(credential: bytes, *, socket: str) -> Decoded:
     """What a credential holds. BadCredential when it is none; StoreError when munged cannot be asked."""
-    from slurmwrap.host import libmunge  # ctypes: not on gsub's fast path
+    # Ctypes: not on gsub's fast path.
+    from slurmwrap.host import libmunge
 
     if libmunge.load_libmunge() is None:
         return decode_by_command(credential, socket=socket)

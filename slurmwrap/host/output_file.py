@@ -12,7 +12,8 @@ def append_lines(path: str, text: str) -> None:
     """Adds `text` to a regular file, which is made where there is none, as slurmd would make it. What is there
     stays. OSError for anything else: a link, a pipe, a device, no directory."""
     try:
-        descriptor = os.open(path, _FLAGS, 0o666)  # less the umask, as slurmstepd does
+        # Less the umask, as slurmstepd does.
+        descriptor = os.open(path, _FLAGS, 0o666)
     except ValueError as error:  # a NUL byte
         raise OSError(str(error)) from error
     try:

@@ -17,7 +17,8 @@ from slurmwrap.model.retry_decision import InputRead
 from slurmwrap.node_hooks import deadline_child, user_files
 from slurmwrap.prerun.static import file_formats, job_inputs
 
-_LOADED = file_formats  # the child may not be able to read our own files once it is the user
+# The child may not be able to read our own files once it is the user.
+_LOADED = file_formats
 _ANSWER_BYTES = 1 << 20
 _DEADLINE_S = 5.0
 

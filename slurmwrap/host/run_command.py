@@ -10,7 +10,9 @@ import select
 import signal
 import sys
 import time
-from _thread import allocate_lock, start_new_thread  # `threading` is made of these, and costs every gsub 1 ms
+
+# `threading` is made of these, and costs every gsub 1 ms
+from _thread import allocate_lock, start_new_thread
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 
@@ -28,7 +30,8 @@ if TYPE_CHECKING:
 # 4 ms, is there for what posix_spawn cannot do: another user, another directory, a system that is too old for it.
 _NO_GROUP = 65534  # Linux's overflow gid, "nogroup"
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0002, 0.05  # between two looks at whether it ended
+# Between two looks at whether it ended.
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0002, 0.05
 
 
 class SpawnedProcess:
@@ -46,13 +49,15 @@ class SpawnedProcess:
         uid: int | None,
     ) -> None:
         self.pid = 0
-        self.returncode: int | None = None  # -N: ended by signal N
+        # -N: ended by signal N
+        self.returncode: int | None = None
         self._popen: subprocess.Popen[bytes] | None = None
         theirs, ours = _open_pipes(fed)
         self.stdin, self.stdout, self.stderr = ours
         try:
             if cwd is None and uid is None and min(theirs) > 2:
-                with suppress(NotImplementedError):  # sessions are glibc's since 2.26
+                # Sessions are glibc's since 2.26.
+                with suppress(NotImplementedError):
                     self.pid = _spawn_program(program or argv[0], argv, environ, theirs, session)
             if not self.pid:
                 self._popen = _open_by_popen(program, argv, environ, theirs, session, cwd, uid)
@@ -71,7 +76,8 @@ class SpawnedProcess:
         elif self.returncode is None:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
-            except ChildProcessError:  # someone ignores SIGCHLD: no one knows how
+            except ChildProcessError:
+                # Someone ignores SIGCHLD: no one knows how.
                 pid, status = self.pid, 0
             if pid:
                 self.returncode = os.waitstatus_to_exitcode(status)
@@ -140,7 +146,8 @@ def _spawn_program(
             )
         except (FileNotFoundError, NotADirectoryError) as error:
             missing = error
-        except OSError as error:  # there, but not to be run: perhaps a later one is
+        except OSError as error:
+            # There, but not to be run: perhaps a later one is.
             refused = refused or error
     raise refused or missing
 
@@ -162,7 +169,8 @@ def _list_inherited_descriptors() -> list[int]:
 def _is_inheritable(descriptor: int) -> bool:
     try:
         return os.get_inheritable(descriptor)
-    except OSError:  # the listing's own, closed by now
+    except OSError:
+        # The listing's own, closed by now.
         return False
 
 
@@ -200,7 +208,8 @@ _GRACE_S = 0.4  # for the kernel to end a killed child; a child in D state may n
 
 Heard = Callable[[bytes, bytes], None]
 
-_abandoned: list[SpawnedProcess] = []  # killed, not yet dead; reaped when the next command runs
+# Killed, not yet dead; reaped when the next command runs.
+_abandoned: list[SpawnedProcess] = []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,11 +217,14 @@ class CommandResult:
     """What became of one command."""
 
     argv: tuple[str, ...]
-    exit_code: int | None  # None: it never started or was killed by us; -N: ended by signal N
+    # None: it never started or was killed by us; -N: ended by signal N.
+    exit_code: int | None
     stdout: bytes
     stderr: bytes
-    timed_out: bool = False  # killed at the time-out; what it wrote until then is kept
-    missing: bool = False  # it could not be started; `stderr` says why
+    # Killed at the time-out; what it wrote until then is kept.
+    timed_out: bool = False
+    # It could not be started; `stderr` says why.
+    missing: bool = False
 
     @property
     def ok(self) -> bool:
@@ -265,7 +277,8 @@ def start_command(
     def ended() -> CommandResult:
         if isinstance(child, CommandResult):
             return child
-        late = time.monotonic() + _GRACE_S  # whenever we come back: what it has said by then is there to be read
+        # Whenever we come back: what it has said by then is there to be read.
+        late = time.monotonic() + _GRACE_S
         return _wait_for_end(child, argv, stdin, max(deadline, late), sys.maxsize, True, None)
 
     return ended
@@ -299,7 +312,8 @@ def _start_process(
     environ = {**os.environ, "LC_ALL": "C"} if environ is None else environ
     try:
         return SpawnedProcess(argv, program=program, environ=environ, fed=fed, session=session, cwd=cwd, uid=uid)
-    except (OSError, ValueError) as error:  # ValueError: a NUL byte in an argument
+    except (OSError, ValueError) as error:
+        # ValueError: a NUL byte in an argument.
         reason = f"{program or (argv[0] if argv else '')}: {getattr(error, 'strerror', None) or error}"
         return CommandResult(
             argv=tuple(argv), exit_code=None, stdout=b"", stderr=os.fsencode(reason), timed_out=False, missing=True
@@ -332,7 +346,8 @@ def _wait_for_end(
             ended = _exchange_data(child, stdin or b"", (stdout, stderr), deadline, most, heard) and child.wait(
                 deadline
             )
-    finally:  # also on Ctrl-C: a child with its own session would not see it
+    finally:
+        # Also on Ctrl-C: a child with its own session would not see it.
         if not ended:
             _kill(child, session)
         child.close()
@@ -425,7 +440,8 @@ def _kill(child: SpawnedProcess, group: bool) -> None:
     """Ends it, or its whole group. What does not die (D state) is left behind and reaped later: that may never end."""
     try:
         (os.killpg if group else os.kill)(child.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):  # gone already, or it changed its user
+    except (ProcessLookupError, PermissionError):
+        # Gone already, or it changed its user.
         child.send(signal.SIGKILL)
     if not child.wait(time.monotonic() + _GRACE_S):
         _abandoned.append(child)

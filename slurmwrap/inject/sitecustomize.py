@@ -34,7 +34,8 @@ def _shadowed():
     """Runs the sitecustomize that ours hides (Debian ships one; so do some clusters' Python modules)."""
     loading = sys.modules.get("sitecustomize")
     if getattr(loading, "__file__", "").rpartition("/")[0] != _HERE:
-        return  # another one has run us, as we run it
+        # Another one has run us, as we run it.
+        return
     _load("sitecustomize", [entry for entry in sys.path if entry.rstrip("/") != _HERE])
 
 
@@ -55,9 +56,11 @@ def _load(name, path):
 
 
 try:
-    if not hasattr(sys, "_slurmwrap"):  # one that runs the next sitecustomize finds us again
+    # One that runs the next sitecustomize finds us again.
+    if not hasattr(sys, "_slurmwrap"):
         sys._slurmwrap = True
         _inject()
 except Exception:
     pass
-_shadowed()  # what this raises, it raised without us, and site.py reports it as before
+# What this raises, it raised without us, and site.py reports it as before.
+_shadowed()

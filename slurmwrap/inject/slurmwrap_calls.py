@@ -52,7 +52,8 @@ class _Call(object):
         return repr(self.plain)
 
     def __reduce__(self) -> "Any":
-        return self.__name__  # pickled as the global it replaces, whichever side unpickles it
+        # Pickled as the global it replaces, whichever side unpickles it.
+        return self.__name__
 
 
 def _name(opened: "Any", path: "Any") -> None:

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
 _SHELLS = ("sh", "bash", "dash", "ksh", "zsh")
-_PLAIN = frozenset("_./@%+:,-")  # and letters and digits: a word as it is. re would be imported at each start
+# And letters and digits: a word as it is. re would be imported at each start.
+_PLAIN = frozenset("_./@%+:,-")
 _ENDS = " \t\n;&|()<>"
 
 
@@ -46,7 +47,8 @@ def led(text: str, redirect: str, place: "Callable[[Any], Any]" = lambda path: p
             end = _word_end(text, at)
             word = text[at:end]
             placed = place(word) if _plain(word) else word
-            if placed == word and word in written:  # `cmd > list && wc -l list`
+            # `cmd > list && wc -l list`
+            if placed == word and word in written:
                 out.append('"$(%s "<" %s)"' % (_quoted(redirect), word))
             else:
                 out.append(word if placed == word else _quoted(placed))

@@ -47,7 +47,8 @@ class Counter(object):
 
     def __init__(self) -> None:
         self.clock, self.sleep = time.monotonic, time.sleep
-        self.make_lock = _thread.RLock  # a signal handler of the user's may count in the middle of counting
+        # A signal handler of the user's may count in the middle of counting.
+        self.make_lock = _thread.RLock
         self.lock = self.make_lock()
         self.step_dir, self.park_after = _step_dir, 0
         try:
@@ -64,11 +65,13 @@ class Counter(object):
         self.source, self.parked = "", False
         self.first = self.last = self.written = 0.0
         self.added = {}  # type: Any
-        self.model = (0, 0)  # bytes of all parameters, and of the largest
+        # bytes of all parameters, and of the largest
+        self.model = (0, 0)
 
     def begin(self) -> None:
         """Opens this process's file. Where that fails it counts on, and still parks: better than training on."""
-        if not self.lock.acquire(timeout=1.0):  # held by a thread that did not survive the fork
+        # Held by a thread that did not survive the fork.
+        if not self.lock.acquire(timeout=1.0):
             self.lock = self.make_lock()
             self.lock.acquire()
         try:
@@ -143,7 +146,8 @@ class Counter(object):
                 if parks or (count == 3 and rank > RANKS["backward"]):
                     self.memory = _gpu_memory_mib()
                 self._reached(rank, source, count, parks)
-        while self.parked:  # the other threads with it
+        # The other threads with it.
+        while self.parked:
             _sleep_for_good(self.sleep)
 
     def _reached(self, rank: int, source: str, count: int, parks: bool) -> None:
@@ -237,7 +241,8 @@ def _settled() -> bool:
         if not cuda.is_initialized():
             return True
     except Exception:
-        return True  # no torch, or none with CUDA
+        # No torch, or none with CUDA.
+        return True
     try:
         cuda.synchronize()
     except Exception:

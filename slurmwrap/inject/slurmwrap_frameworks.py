@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 OF_SLURMWRAP = True
 _WRAPPED = "_slurmwrap"
-_BYTES = {"64": 8, "32": 4, "16": 2, "8": 1}  # of a type by the digits at its name's end
+# Of a type by the digits at its name's end.
+_BYTES = {"64": 8, "32": 4, "16": 2, "8": 1}
 
 
 def hook(name: str, module: "Any", counter: "Any") -> None:
@@ -80,7 +81,8 @@ def _hook_keras_model(kind: "Any", counter: "Any") -> None:
 def _keras_batch(counter: "Any", callbacks: "Any", batch: "Any") -> None:
     before = callbacks.__dict__.get("_slurmwrap_batch", -1)
     steps = (getattr(callbacks, "params", None) or {}).get("steps")
-    batch = min(int(batch), steps - 1) if steps else int(batch)  # a group may be longer than what is left of the epoch
+    # A group may be longer than what is left of the epoch.
+    batch = min(int(batch), steps - 1) if steps else int(batch)
     callbacks.__dict__["_slurmwrap_batch"] = batch
     if before < 0 and "keras" not in counter.added:
         _quietly(_keras_model, counter, callbacks)
@@ -89,7 +91,8 @@ def _keras_batch(counter: "Any", callbacks: "Any", batch: "Any") -> None:
 
 def _keras_model(counter: "Any", callbacks: "Any") -> None:
     model = getattr(callbacks, "model", None)
-    if model is None:  # tf.keras hands it on and keeps it to itself
+    # tf.keras hands it on and keeps it to itself
+    if model is None:
         model = callbacks.callbacks[0].model
     counter.model_of([_keras_bytes(variable) for variable in model.trainable_variables])
 
@@ -134,7 +137,8 @@ def _hook_generate(kind: "Any", counter: "Any") -> None:
     def generate(self, *args: "Any", **kwargs: "Any") -> "Any":
         if kind.__dict__.get("generate") is wrapped:
             _quietly(counter.leave, "generate")
-            kind.generate = plain  # the first one is enough
+            # The first one is enough.
+            kind.generate = plain
         return plain(self, *args, **kwargs)
 
     wrapped = _marked(generate, plain)
@@ -178,7 +182,8 @@ def _hook_jax(jax: "Any", counter: "Any") -> None:
 
     def jit(*args: "Any", **kwargs: "Any") -> "Any":
         made = plain(*args, **kwargs)
-        if not args and "fun" not in kwargs:  # options alone: it waits for the function
+        # Options alone: it waits for the function.
+        if not args and "fun" not in kwargs:
             return lambda function: _Jitted(made(function), counter)
         return _Jitted(made, counter)
 

@@ -50,8 +50,10 @@ def for_child(path: "Any") -> "Any":
         folder = full.rpartition("/")[0] or "/"
         if _shadow.is_free(full):
             return None
-        shadowed = _there(_shadow.shadow(full)) and not _shadow.is_merged(full)  # of a merged one it sees the user's
-        if not text.startswith("/") and _is_away():  # it will be in the shadow tree as we do
+        # Of a merged one it sees the user's.
+        shadowed = _there(_shadow.shadow(full)) and not _shadow.is_merged(full)
+        # It will be in the shadow tree as we do.
+        if not text.startswith("/") and _is_away():
             return full if not shadowed and _there(full) else None
         made = not _there(folder) and _there(_shadow.shadow(folder))
         return _shadow.shadow(full) if shadowed or made else None
@@ -111,7 +113,8 @@ def start() -> bool:
                     known.add(call)
             replaced[plain] = call
     builtins.open = io.open = replaced[_open] = _Call(_open, _opens)
-    if hasattr(io, "open_code"):  # runpy's; import itself has its own
+    # runpy's; import itself has its own
+    if hasattr(io, "open_code"):
         io.open_code = _Call(io.open_code, _reads)
     for module in ("tempfile", "pathlib", "shutil", "logging", "tarfile"):
         if module in sys.modules:

@@ -79,10 +79,12 @@ def _shape(kind: str, count: int, port: int, visible: str) -> "List[str]":
     """The options for `count` processes on this node. `visible`: CUDA_VISIBLE_DEVICES."""
     if kind == "torchrun":
         return ["--standalone", "--nnodes=1", "--nproc_per_node=%d" % count]
-    if kind == "accelerate":  # what its configuration file says about all this yields to the command line
+    # What its configuration file says about all this yields to the command line.
+    if kind == "accelerate":
         here = ["--num_processes=%d" % count, "--num_machines=1", "--machine_rank=0", "--gpu_ids=all"]
         return here + ["--rdzv_backend=static", "--main_process_port=%d" % port]
-    if kind == "deepspeed":  # with --num_gpus it forgets CUDA_VISIBLE_DEVICES, and takes a neighbour's GPU
+    # With --num_gpus it forgets CUDA_VISIBLE_DEVICES, and takes a neighbour's GPU.
+    if kind == "deepspeed":
         return ["--hostfile=/dev/null", "--master_port=%d" % port] + ([] if visible else ["--num_gpus=%d" % count])
     if kind == "composer":
         ranks = ["--nproc=%d" % count, "--world_size=%d" % count, "--node_rank=0", "--base_rank=0"]
@@ -203,7 +205,8 @@ def rewrite(argv: "Optional[List[str]]" = None, module: "Optional[str]" = None) 
     gpus = int(os.environ.get("SLURMWRAP_TRIAL_GPUS") or 1)
     port = 0 if kind == "torchrun" else _free_port()
     argv[first:] = on_one_gpu(kind, argv[first:], gpus, port, os.environ.get("CUDA_VISIBLE_DEVICES", ""))
-    for name in DROPPED["torchrun"]:  # torchrun's options by environment, which accelerate and Fabric pass on to it
+    # torchrun's options by environment, which accelerate and Fabric pass on to it
+    for name in DROPPED["torchrun"]:
         os.environ.pop("PET_" + name.upper(), None)
     return True
 
@@ -243,7 +246,8 @@ def module_of(cmdline: "List[str]") -> "Optional[str]":
                 return word[position + 1 :] or (cmdline[at + 1] if at + 1 < len(cmdline) else None)
             if letter == "c":
                 return None
-            if letter in "WX":  # takes the rest of the word, or the next one
+            # Takes the rest of the word, or the next one.
+            if letter in "WX":
                 at += 0 if word[position + 1 :] else 1
                 break
         at += 1

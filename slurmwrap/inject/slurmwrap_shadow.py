@@ -14,7 +14,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Dict, List, Optional, Set, Tuple
 
-COPIED_BYTES = 256 << 20  # a file that is changed in place is copied first; a larger one ends the trial
+# A file that is changed in place is copied first; a larger one ends the trial.
+COPIED_BYTES = 256 << 20
 _GONE = ".slurmwrap-gone"
 # The originals: ours call these only.
 _open, _os_open, _stat, _lstat, _mkdir, _rename = io.open, os.open, os.stat, os.lstat, os.mkdir, os.rename
@@ -41,10 +42,12 @@ class ShadowTrees(object):
         self.free = free + [trial_dir]
         self.held = held
         self.named = frozenset(self.free + held)
-        self.frees: "Dict[str, bool]" = {}  # of what lies directly in a directory
+        # Of what lies directly in a directory.
+        self.frees: "Dict[str, bool]" = {}
         self.used, self.looked = False, 0.0
         self.folders: "Dict[str, str]" = {}
-        self.away = False  # the working directory is one of the shadow tree, as far as we know
+        # The working directory is one of the shadow tree, as far as we know.
+        self.away = False
 
     def is_used(self) -> bool:
         """Anything was written or removed by any process of the trial. A no holds for two milliseconds: programs ask
@@ -199,7 +202,8 @@ class ShadowTrees(object):
         return over, set(n for n in under - over if not _there(self.gone + path + "/" + n + "/" + _GONE))
 
 
-_shadow = ShadowTrees("/nonexistent", ["/"], [])  # of this process; all is free until slurmwrap_guard sets it up
+# Of this process; all is free until slurmwrap_guard sets it up.
+_shadow = ShadowTrees("/nonexistent", ["/"], [])
 
 
 def _there(path: str) -> bool:

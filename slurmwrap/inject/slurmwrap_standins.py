@@ -179,11 +179,13 @@ def _renames(source: "Any", target: "Any", *args: "Any", **kwargs: "Any") -> "An
         if any(_shadow.names(full_new) or (_listdir(full_new), ())):
             _raise(ENOTEMPTY, new)
     if not free[1] and os.path.isdir(moved):
-        _shadow.forget(full_new)  # nothing of an older directory shows through
+        # Nothing of an older directory shows through.
+        _shadow.forget(full_new)
     try:
         _rename(moved, goal)
     except OSError as error:
-        if error.errno != 18:  # EXDEV: between the trial's directory and scratch
+        # EXDEV: between the trial's directory and scratch.
+        if error.errno != 18:
             raise
         import shutil
 
@@ -220,7 +222,8 @@ def _links(source: "Any", target: "Any", *args: "Any", **kwargs: "Any") -> "Any"
     kwargs.pop("dir_fd", None)
     beside = os.path.join(os.path.dirname(mapped), origin)
     if not (beside == origin or not (_there(beside) or not _there(full))):
-        return (source, _like(target, mapped)) + args, kwargs  # as it was said: it leads there in the shadow too
+        # As it was said: it leads there in the shadow too.
+        return (source, _like(target, mapped)) + args, kwargs
     return (_like(source, _shadow.seen(full) or full), _like(target, mapped)) + args, kwargs
 
 

@@ -69,10 +69,12 @@ class Finder(object):
             if finder is self:
                 continue
             if find is None:
-                return None  # of an older kind (Python < 3.12 still asks it): no one is overtaken
+                # Of an older kind (Python < 3.12 still asks it): no one is overtaken.
+                return None
             spec = find(name, path, target)
             if spec is not None:
-                if not isinstance(spec.loader, type):  # a class would be changed for every module
+                # A class would be changed for every module.
+                if not isinstance(spec.loader, type):
                     _after_exec(spec.loader, name)
                 return spec
         return None
@@ -83,7 +85,8 @@ def _after_exec(loader: "Any", name: str) -> None:
 
     def exec_module(module: "Any") -> None:
         if loader.__dict__.get("exec_module") is exec_module:
-            del loader.exec_module  # as it was; what hooked it after us stays
+            # As it was; what hooked it after us stays.
+            del loader.exec_module
         execute(module)
         if module.__name__ == name:
             hook(name, module)
@@ -142,7 +145,8 @@ def install() -> None:
     """Called once per process by sitecustomize."""
     sys.meta_path.insert(0, Finder())
     for name in LAYERS:
-        if name in sys.modules:  # a .pth file was quicker
+        # A .pth file was quicker.
+        if name in sys.modules:
             hook(name, sys.modules[name])
     if os.environ.get("SLURMWRAP_PRERUN") == "1":
         _note("start", _words())

@@ -24,10 +24,12 @@ def hook(name: str, module: "Any", counter: "Any") -> None:
     if name == "torch.optim.optimizer":
         _hook_optimizers(module, Optimizers(counter))
         if os.environ.get("SLURMWRAP_PRERUN") == "1":
-            quietly(counter.leave, "torch")  # a step of an optimizer is what to wait for
+            # A step of an optimizer is what to wait for.
+            quietly(counter.leave, "torch")
             _hook_making(module.Optimizer, counter)
     elif os.environ.get("SLURMWRAP_STEP_NAMED") == "1":
-        return  # a real run has no use for mere signs
+        # A real run has no use for mere signs.
+        return
     elif name == "torch.autograd":
         _hook_backward(module, Weak(counter, "backward"))
     else:
@@ -119,7 +121,8 @@ def _inner(optimizer: "Any") -> bool:
             hooked += 1
     if hooked < 2:
         return False
-    code = type(optimizer).step.__code__  # the same for all: torch makes each hooked step from one function
+    # The same for all: torch makes each hooked step from one function.
+    code = type(optimizer).step.__code__
     frame = sys._getframe(1)  # type: Any
     depth = 0
     while frame is not None and depth < 2:
@@ -144,7 +147,8 @@ def _hook_optimizers(module: "Any", optimizers: "Optimizers") -> None:
 
 def _hook_making(base: "Any", counter: "Any") -> None:
     """Leaves a mark when an optimizer is made: its steps will come, however long the program takes until then."""
-    plain = getattr(base, "_patch_step_function", None)  # called by every __init__ since torch 1.13
+    # Called by every __init__ since torch 1.13.
+    plain = getattr(base, "_patch_step_function", None)
     if plain is None or getattr(plain, _WRAPPED, False):
         return
 
@@ -213,9 +217,11 @@ class Weak(object):
 
     def __init__(self, counter: "Any", source: str) -> None:
         self.counter, self.source = counter, source
-        self.inside = 0  # a checkpointed layer runs backward passes within the backward pass
+        # A checkpointed layer runs backward passes within the backward pass.
+        self.inside = 0
         self.began = 0.0
-        self.stays = False  # an optimizer exists, so its steps are what is waited for
+        # An optimizer exists, so its steps are what is waited for.
+        self.stays = False
         self.undo = lambda: None  # type: Any
 
     def seen(self) -> None:

@@ -29,7 +29,8 @@ from slurmwrap.install.safe_files import FileTree, FoundFile
 
 _SYSTEMD_RUNS = Path("/run/systemd/system")  # sd_booted(3)
 _PATIENCE_S = 60.0
-_RECONFIGURE_S = 300.0  # slurmctld answers when it is done, on a large cluster that has jobs after a minute and more
+# slurmctld answers when it is done, on a large cluster that has jobs after a minute and more
+_RECONFIGURE_S = 300.0
 
 Say = Callable[[str], None]
 
@@ -151,7 +152,8 @@ def _enable(plan: InstallationPlan, system: System) -> tuple[str, ...]:
         return ()
     run_systemctl(["daemon-reload"])
     run_systemctl(["enable", *plan.enable])
-    run_systemctl(["restart", *plan.enable])  # what ran before is of the release, and of the units, before
+    # What ran before is of the release, and of the units, before.
+    run_systemctl(["restart", *plan.enable])
     system.say(f"started {', '.join(plan.enable)}")
     return plan.enable
 

@@ -24,7 +24,8 @@ from slurmwrap.install.slurm_conf import KEPT, Edit, SlurmConfSetting, named
 # Since then a reconfigured slurmctld is a new process. Before, it does not take up an EpilogSlurmctld where none was
 # set when it started (seen on 22.05.8).
 FORKS_SINCE = (23, 11)
-MANY_SINCE = (24, 11)  # Prolog, Epilog and EpilogSlurmctld on several lines (slurm.conf(5) of that release)
+# Prolog, Epilog and EpilogSlurmctld on several lines (slurm.conf(5) of that release).
+MANY_SINCE = (24, 11)
 OUR_DEADLINE_S = 10  # of every hook (prolog/node_hook.sh)
 TIMEOUT_S = 60
 NODE_HOOKS = ("Prolog", "Epilog")
@@ -50,9 +51,11 @@ class Composition:
     edits: tuple[Edit, ...] = ()
     chains: tuple[Chain, ...] = ()
     copies: tuple[tuple[Path, str], ...] = ()
-    conflicts: tuple[str, ...] = ()  # each with its way out; nothing may be done
+    # Each with its way out; nothing may be done.
+    conflicts: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
-    restart: bool = False  # slurmctld has to be started again before EpilogSlurmctld runs
+    # slurmctld has to be started again before EpilogSlurmctld runs
+    restart: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +63,12 @@ class _Part:
     """What one key asks for."""
 
     lines: tuple[str, ...] = ()
-    swaps: tuple[tuple[SlurmConfSetting, str], ...] = ()  # a setting, and its new value; "": the line becomes a comment
+    # A setting, and its new value; "": the line becomes a comment.
+    swaps: tuple[tuple[SlurmConfSetting, str], ...] = ()
     chain: Chain | None = None
     copy: tuple[Path, str] | None = None
-    first: SlurmConfSetting | None = None  # our line has to come before this one
+    # Our line has to come before this one.
+    first: SlurmConfSetting | None = None
     conflict: str = ""
     remark: str = ""
 
@@ -133,7 +138,8 @@ def _compose_program(
     if not found:
         return _Part(lines=(f"{key}={ours}",))
     by_hand = [one for one in found if Path(one.value).parent == directory]
-    if by_hand:  # as it was installed before there was `hooks install`
+    # As it was installed before there was `hooks install`.
+    if by_hand:
         line = by_hand[0].text.strip()
         return _Part(conflict=f"{_place(by_hand[0])}: {line} names a hook of ours, written by hand: take the line out, "
                               "run no reconfigure, and install; the same is written again.")  # fmt: skip
@@ -220,7 +226,8 @@ def _filter(found: tuple[SlurmConfSetting, ...]) -> _Part:
     if not found:
         return _Part(lines=("CliFilterPlugins=lua",))
     if "lua" in {word.strip().lower() for word in found[-1].value.split(",")}:
-        return _Part()  # whether the file is free is the plan's to say
+        # Whether the file is free is the plan's to say.
+        return _Part()
     return _Part(swaps=((found[-1], f"{found[-1].value},lua"),))
 
 
@@ -242,7 +249,8 @@ def _edit(
     if file != main:
         return Edit(file=file, swaps=here)
     firsts = [part.first for part in parts if part.first is not None]
-    top = any(one.file != main for one in firsts)  # in a file that slurm.conf includes: our lines before all of them
+    # In a file that slurm.conf includes: our lines before all of them.
+    top = any(one.file != main for one in firsts)
     before = "" if top or not firsts else min(firsts, key=lambda one: one.line).text
     return Edit(file=file, swaps=here, block=lines, before=before, top=top)
 

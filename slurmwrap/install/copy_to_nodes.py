@@ -23,7 +23,8 @@ from slurmwrap.node_hooks import unpack_hooks
 from slurmwrap.protocols import Clock, SbatchCall, Slurm
 
 JOB_NAME = "slurmwrap-hooks"
-AT_ONCE = 64  # jobs: each carries some hundred KiB in slurmctld's state directory
+# Jobs: each carries some hundred KiB in slurmctld's state directory.
+AT_ONCE = 64
 _LIMIT = 4 << 20  # SchedulerParameters=max_script_size, by default
 _OVER = frozenset(("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE",
                    "OUT_OF_MEMORY"))  # fmt: skip
@@ -50,7 +51,8 @@ class NodePayload:
     files: tuple[tuple[Path, int, bytes], ...]
     python: str
     named: tuple[str, ...] = ()
-    folders: tuple[tuple[Path, int, str], ...] = ()  # (path, mode, owner by name): of a controller alone
+    # (path, mode, owner by name): of a controller alone
+    folders: tuple[tuple[Path, int, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,8 @@ from slurmwrap.model.node import Node
 from slurmwrap.model.observation import Context, Observation, RejectedEntry, SpoolEntry
 from slurmwrap.protocols import Clock, SbatchCall, Slurm
 
-AFTER_S = 8.0  # after the end of a job: its Epilogs have 10 s at most, and are done when Slurm says it ended
+# After the end of a job: its Epilogs have 10 s at most, and are done when Slurm says it ended.
+AFTER_S = 8.0
 _ALIVE = frozenset(("PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED"))
 SCRIPT = b"#!/bin/sh\ntrue\n"
 _WANTED = (Context.PROLOG, Context.EPILOG, Context.EPILOG_SLURMCTLD)

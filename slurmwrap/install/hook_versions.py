@@ -27,7 +27,8 @@ class NodeHooks:
 
     node: str
     state: str
-    at: float = 0.0  # Unix seconds of that Epilog; 0.0: SILENT
+    # Unix seconds of that Epilog; 0.0: SILENT.
+    at: float = 0.0
     checksum: str = ""
     release: str = ""
 

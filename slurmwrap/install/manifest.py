@@ -19,7 +19,8 @@ from slurmwrap.install.slurm_conf import Edit
 VERSION = 1
 FILE = Path("/var/lib/slurmwrap-install/manifest.json")
 INSTALLING, INSTALLED, REMOVING = "installing", "installed", "removing"
-REMOVED = "removed"  # but for data, or for files on nodes that were away: a later `uninstall` takes these
+# But for data, or for files on nodes that were away: a later `uninstall` takes these.
+REMOVED = "removed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +28,8 @@ class Written:
     """A file of slurmwrap. `digests`: SHA-256 of every content that was written or planned since it was first made."""
 
     path: str
-    kind: str  # "hook", "copy" (in a directory of the site's, on nodes too), "unit", "config", "filter"
+    # "hook", "copy" (in a directory of the site's, on nodes too), "unit", "config", "filter"
+    kind: str
     digests: tuple[str, ...]
 
 
@@ -47,7 +49,8 @@ class Manifest:
     state: str = INSTALLING
     release: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
-    directories: tuple[str, ...] = ()  # made by us, parents first
+    # Made by us, parents first.
+    directories: tuple[str, ...] = ()
     files: tuple[Written, ...] = ()
     edits: tuple[Edited, ...] = ()
     units: tuple[str, ...] = ()  # enabled by us
@@ -83,7 +86,8 @@ def read_manifest(tree: FileTree, file: Path = FILE) -> Manifest | None:
 def write_manifest(tree: FileTree, manifest: Manifest, file: Path = FILE) -> None:
     """Replaces it in one step. Its directory is root's alone: it decides what root removes."""
     if tree.directory(file.parent) is None:
-        for parent in reversed(file.parent.parents):  # in a bare image not even /var need be there
+        # In a bare image not even /var need be there.
+        for parent in reversed(file.parent.parents):
             if tree.directory(parent) is None:
                 tree.make_directory(parent, 0o755, 0, 0)
         tree.make_directory(file.parent, 0o700, 0, 0)

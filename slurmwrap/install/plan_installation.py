@@ -42,7 +42,8 @@ def plugins_there(tree: FileTree, file: Path) -> bool:
 
 def _names_one(words: list[str], tree: FileTree, file: Path) -> bool:
     if len(words) > 1 and words[0] == "include":
-        pattern = file.parent / words[1]  # a full path stays as it is
+        # A full path stays as it is.
+        pattern = file.parent / words[1]
         return any(fnmatch.fnmatchcase(name, pattern.name) for name in tree.names(pattern.parent))
     return bool(words)
 
@@ -82,7 +83,8 @@ class Item:
 class FileChange:
     """A file of the site's that is edited. `base`: its text without any line of slurmwrap's."""
 
-    path: Path  # the real one, links resolved
+    # The real one, links resolved.
+    path: Path
     found: FoundFile = field(repr=False)
     base: str = field(repr=False)
     after: str = field(repr=False)
@@ -174,7 +176,8 @@ def _reject_open_paths(paths: list[Path], tree: FileTree) -> None:
     """SlurmwrapError where anybody but root could put something in the place of what root runs; SlurmUser neither."""
     strict = replace(tree, trusted=frozenset({0, os.geteuid()}))
     for folder in dict.fromkeys(path.parent for path in paths):
-        strict.names(folder)  # opens every directory on the way
+        # Opens every directory on the way.
+        strict.names(folder)
 
 
 def _read_base(tree: FileTree, path: Path, manifest: Manifest | None, *, edit: bool) -> tuple[str, FoundFile]:
@@ -240,7 +243,8 @@ def _check_directory(place: InstalledDirectory, tree: FileTree) -> InstalledDire
     if there is None:
         return place
     mode = there.st_mode & 0o7777
-    plain = place.uid == 0 and place.mode == 0o755  # /etc/systemd/system and the like: safe is enough
+    # /etc/systemd/system and the like: safe is enough
+    plain = place.uid == 0 and place.mode == 0o755
     wrong = mode & 0o022 or there.st_uid != 0 if plain else (mode, there.st_uid) != (place.mode, place.uid)
     if not wrong:
         return _set_state(place, SAME, "")
@@ -288,7 +292,8 @@ def _judge_item(item: Item, tree: FileTree, manifest: Manifest | None) -> Item:
     if there.content == item.content:
         return replace(item, state=SAME)
     if item.kind == "config":
-        return replace(item, state=SAME, content=there.content)  # the administrator's, anyone who began it
+        # The administrator's, anyone who began it.
+        return replace(item, state=SAME, content=there.content)
     if digest(there.content) in ours or (not ours and _is_adoptable(item, there.content)):
         return replace(item, state=UPGRADE)
     if ours:
@@ -323,7 +328,8 @@ def make_config_text(wanted: InstallTarget) -> str:
 
 
 def _format_toml(text: str) -> str:
-    return json.dumps(text)  # TOML's basic strings are JSON's
+    # TOML's basic strings are JSON's.
+    return json.dumps(text)
 
 
 def read_configuration(wanted: InstallTarget, tree: FileTree) -> dict[str, Any]:

@@ -104,7 +104,8 @@ class FileTree:
             _set_owner(handle, file.uid, file.gid)
             os.fchmod(handle, file.mode)
             for name, value in file.xattrs.items():
-                with contextlib.suppress(OSError):  # a file system without them, or a label that policy sets itself
+                # A file system without them, or a label that policy sets itself.
+                with contextlib.suppress(OSError):
                     os.setxattr(handle, name, value)
             os.fsync(handle)
 

@@ -17,7 +17,8 @@ from slurmwrap.fast_dataclasses import asdict, dataclass
 from slurmwrap.store.atomic_write import replace_file
 
 HEARTBEAT, MEMORY, STATE, LAST = "heartbeat", "watchdog.json", "watchdog.late", "last"
-LATE_S = 900.0  # a pass is due every 15 s; while Slurm is away it is tried every five minutes
+# A pass is due every 15 s; while Slurm is away it is tried every five minutes.
+LATE_S = 900.0
 REPORT_S = 26 * 3600.0
 REMIND_S = 24 * 3600.0
 

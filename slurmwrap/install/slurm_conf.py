@@ -20,7 +20,8 @@ KEPT = "# slurmwrap keeps: "
 _PAIR = re.compile(r'([A-Za-z][A-Za-z0-9_]*)\s*\+?=\s*("[^"]*"|\S+)')
 _INCLUDE = re.compile(r"\s*include\s+(\S+)", re.IGNORECASE)
 _COMMENT = re.compile(r"(?<!\\)#.*")
-_GOES_ON = re.compile(r"(?<!\\)(?:\\\\)*(\\)\s*\Z")  # an odd backslash at the end, whatever blanks follow
+# An odd backslash at the end, whatever blanks follow.
+_GOES_ON = re.compile(r"(?<!\\)(?:\\\\)*(\\)\s*\Z")
 _DEPTH = 8
 
 Read = Callable[[str], str]
@@ -33,7 +34,8 @@ class SlurmConfSetting:
     `alone`: nothing else is set on that line, and it is not continued.
     """
 
-    key: str  # as slurm.conf(5) spells it or as it is written there; compare without case
+    # As slurm.conf(5) spells it or as it is written there; compare without case.
+    key: str
     value: str
     file: str
     line: int

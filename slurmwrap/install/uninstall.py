@@ -29,7 +29,8 @@ from slurmwrap.install.workflow import ALL, NONE, InstallContext, all_nodes, set
 from slurmwrap.model import hostlist
 
 _DATA = ("spool", "published", "state_dir")
-NODE_KINDS = ("hook", "copy", "filter")  # of the files: those that lie on nodes too
+# Of the files: those that lie on nodes too.
+NODE_KINDS = ("hook", "copy", "filter")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +41,8 @@ class UninstallResult:
     files: tuple[Path, ...]
     changed: tuple[Path, ...]
     directories: tuple[Path, ...]  # children first
-    data: tuple[Path, ...]  # of the directories: those that hold what was found
+    # Of the directories: those that hold what was found.
+    data: tuple[Path, ...]
 
 
 def make_taking(manifest: Manifest, tree: FileTree) -> UninstallResult:
@@ -73,7 +75,8 @@ def _change(known: Edited, tree: FileTree) -> FileChange | None:
     if not holds(text, known.edit):
         if BEGIN in text or any(new in text.split("\n") for _, new in known.edit.swaps):
             reverted(text, known.edit)  # says what is wrong
-        return None  # not edited yet, or taken out by hand
+        # Not edited yet, or taken out by hand.
+        return None
     base = reverted(text, known.edit, newline_at_end=known.newline_at_end)
     return FileChange(path=path, found=found, base=base, after=base, edit=known.edit)
 
@@ -85,7 +88,8 @@ def restore_conf(taking: UninstallResult, manifest: Manifest, system: System) ->
             f"{taking.changes[0].path} has slurmwrap's lines still, and is not edited by us (--no-edit)",
             hint="Take them out where that file is written, run `scontrol reconfigure`, then this again.",
         )
-    again = manifest.state == REMOVING  # an earlier attempt may not have reconfigured Slurm
+    # An earlier attempt may not have reconfigured Slurm.
+    again = manifest.state == REMOVING
     manifest = replace(manifest, state=REMOVING)
     write_manifest(system.tree, manifest, system.manifest_file)
     for change in taking.changes:
@@ -153,7 +157,8 @@ def refuse_in_force(where: InstallContext) -> None:
     try:
         told = where.slurm.config()
     except SlurmError:
-        return  # without slurmctld no hook is started, and when it starts it reads slurm.conf
+        # Without slurmctld no hook is started, and when it starts it reads slurm.conf.
+        return
     ours = f"{where.manifest.settings['directory']}/"
     named = [f"{key}={value}" for key, value in told.items() if key in PROGRAMS and ours in value]
     if named:
@@ -176,7 +181,8 @@ def refuse_named(sent: Iterable[NodeResult]) -> None:
 def left_behind(where: InstallContext) -> str:
     """What files do that stay on a node."""
     copies = [one.path for one in where.manifest.files if one.kind == "copy"] if where.manifest else []
-    if copies:  # the site's own pattern in slurm.conf still names them
+    # The site's own pattern in slurm.conf still names them.
+    if copies:
         return f"Slurm still runs {', '.join(copies)} there, which records and exits 0"
     return "Nothing runs them any more"
 

@@ -59,7 +59,8 @@ def ground(
     manifest = read_manifest(tree, manifest_file)
     named = slurm_conf or (manifest.settings.get("slurm_conf") if manifest else None)
     if named and root == Path("/"):
-        os.environ["SLURM_CONF"] = str(named)  # Slurm's commands shall speak of the same cluster
+        # Slurm's commands shall speak of the same cluster.
+        os.environ["SLURM_CONF"] = str(named)
     system = System(tree=tree, manifest_file=manifest_file, reconfigure=reconfigure, systemd=systemd, say=voice.say)
     commands = SlurmCommands(dict(os.environ), timeout_s=30.0)
     return InstallContext(system=system, manifest=manifest, slurm=commands, voice=voice)

@@ -151,7 +151,8 @@ def _attempt(
     run.state = replace(run.state, ready=True)
     write_state(layout, run.state)
     for process in run.children.values():
-        process.returncode = process.returncode or 0  # they live on without us: Popen need not warn of it
+        # They live on without us: Popen need not warn of it.
+        process.returncode = process.returncode or 0
     return run.state
 
 
@@ -163,7 +164,8 @@ def _start_munged(run: _Bringup) -> None:
             f"--pid-file={layout.munge_socket.parent}/munged.pid", f"--log-file={layout.log('munged')}",
             f"--seed-file={key.parent}/munged.seed", "--origin=127.0.0.1"]  # fmt: skip
     if not run.state.means.root:
-        argv.append("--force")  # munged wants its socket reachable for all; a home that is closed need not be opened
+        # munged wants its socket reachable for all; a home that is closed need not be opened
+        argv.append("--force")
     run.start("munged", argv)
     run.wait("MUNGE", _MUNGE_PATIENCE_S, layout.munge_socket.is_socket, ("munged",))
 

@@ -32,7 +32,8 @@ _KILL_PATIENCE_S = 10.0
 class Daemon:
     """A daemon that was started. `started` is its start time in clock ticks since boot (proc(5), stat field 22)."""
 
-    name: str  # munged, slurmctld, reconcile, or the node's name
+    # munged, slurmctld, reconcile, or the node's name
+    name: str
     pid: int
     started: int
 
@@ -87,7 +88,8 @@ def started_at(pid: int) -> int:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return 0
-    fields = stat.rpartition(")")[2].split()  # the command name may hold blanks and parentheses
+    # The command name may hold blanks and parentheses.
+    fields = stat.rpartition(")")[2].split()
     return 0 if fields[0] in "ZX" else int(fields[19])
 
 

@@ -17,7 +17,8 @@ from slurmwrap.lab.lab_directories import LabDirectories, exports
 from slurmwrap.lab.lab_spec import ACCOUNT, LabSpec
 from slurmwrap.lab.render_slurm_conf import DATABASE
 
-_PEOPLE = range(1000, 60_000)  # UID_MIN to UID_MAX of login.defs(5), as Debian ships them
+# UID_MIN to UID_MAX of login.defs(5), as Debian ships them.
+_PEOPLE = range(1000, 60_000)
 
 
 def make_database(layout: LabDirectories, user: str) -> None:
@@ -46,7 +47,8 @@ def mariadbd_argv(layout: LabDirectories, user: str) -> list[str]:
         f"--socket={layout.database_socket}", f"--pid-file={place / 'mariadbd.pid'}", "--skip-networking",
         f"--init-file={place / 'init.sql'}", "--innodb-buffer-pool-size=32M", "--innodb-log-file-size=16M",
         "--innodb-lock-wait-timeout=900", "--performance-schema=OFF", "--skip-log-bin",
-        "--loose-innodb-snapshot-isolation=OFF",  # on since MariaDB 11.6; slurmdbd may then die of two writers
+        # On since MariaDB 11.6; slurmdbd may then die of two writers.
+        "--loose-innodb-snapshot-isolation=OFF",
     ]  # fmt: skip
 
 

@@ -39,7 +39,8 @@ def fill(
         path = layout.etc / name
         _directory(path.parent, 0o755)
         path.write_text(text, encoding="utf-8")
-        if name == "slurmdbd.conf":  # slurmdbd refuses one that others could read
+        # slurmdbd refuses one that others could read
+        if name == "slurmdbd.conf":
             path.chmod(0o600)
             _give(path, owner)
 

@@ -16,7 +16,8 @@ HIGHEST_PORT = 32767  # above it the kernel hands out ephemeral ports (net.ipv4.
 TOPOLOGIES = ("tree", "none")  # what Slurm knows of the network: topology/tree, or nothing
 _CLUSTER = re.compile(r"[a-z][a-z0-9_]{0,39}\Z")  # slurmctld makes it small, slurmdbd names tables by it
 _PLAIN_PATH = re.compile(r"/[A-Za-z0-9._/+@-]*\Z")
-_SOCKET_PATH_MAX = 107  # sun_path of a UNIX socket (unix(7)) less its final NUL
+# sun_path of a UNIX socket (unix(7)) less its final NUL
+_SOCKET_PATH_MAX = 107
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,13 +30,15 @@ class LabSpec:
     cpus: int = 32  # per node; invented, the machine need not have them
     threads: int = 1  # CPUs of a core, of which Slurm gives all to one job
     mem_mib: int = 256_000
-    switches: int = 2  # leaf switches under one core switch
+    # Leaf switches under one core switch.
+    switches: int = 2
     topology: str = "tree"  # one of TOPOLOGIES
     slurm_user: str = "root"
     base_port: int = DEFAULT_BASE_PORT
     gpu_type: str = "a100"
     cluster: str = "lab"  # ClusterName
-    accounting: bool = False  # slurmdbd with a database of its own; limits of QOS and association are enforced
+    # slurmdbd with a database of its own; limits of QOS and association are enforced
+    accounting: bool = False
 
     @property
     def node_names(self) -> tuple[str, ...]:

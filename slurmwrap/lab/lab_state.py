@@ -30,7 +30,8 @@ class LabState:
     means: Means
     daemons: tuple[Daemon, ...] = ()
     notes: tuple[str, ...] = ()
-    ready: bool = False  # `up` saw every node idle
+    # `up` saw every node idle
+    ready: bool = False
 
     @property
     def running(self) -> bool:
@@ -133,7 +134,8 @@ def sweep(layout: LabDirectories, *, keep_root: bool = False) -> int:
     try:
         lab_cgroups.remove(layout.cgroup_name)
         for entry in list(layout.root.iterdir()):
-            if entry != layout.state_file:  # last: without it the rest would look like foreign files
+            # Last: without it the rest would look like foreign files.
+            if entry != layout.state_file:
                 shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
         layout.state_file.unlink(missing_ok=True)
         if not keep_root:

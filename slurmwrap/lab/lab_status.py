@@ -25,7 +25,8 @@ class LabStatus:
 
     state: LabState
     states: dict[str, str]
-    dead: tuple[str, ...]  # daemons that were started and are gone
+    # Daemons that were started and are gone.
+    dead: tuple[str, ...]
 
     def to_plain(self) -> dict[str, Any]:
         """For --json."""

@@ -137,7 +137,8 @@ def check_ports(ports: Iterable[int]) -> None:
         with socket.socket() as probe_socket:
             probe_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                probe_socket.bind(("0.0.0.0", port))  # all addresses, as Slurm's daemons do
+                # All addresses, as Slurm's daemons do.
+                probe_socket.bind(("0.0.0.0", port))
             except OSError as error:
                 raise LabError(
                     f"port {port} is in use{_holder(port)}", hint="choose free ports with --base-port"

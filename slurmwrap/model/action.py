@@ -14,11 +14,13 @@ class Verb(Enum):
     REQUEUEHOLD = "requeuehold"
     RELEASE = "release"
     HOLD = "hold"
-    UPDATE_JOB = "update job"  # one key per action: a bad key aborts the rest of a call (facts/slurm.md 4)
+    # One key per action: a bad key aborts the rest of a call (facts/slurm.md 4).
+    UPDATE_JOB = "update job"
     CANCEL = "cancel"
     DRAIN = "drain"
     RESUME = "resume"
-    BLOCK_INPUT = "block input"  # target: path, key: "user" or "site", value: digest
+    # Target: path, key: "user" or "site", value: digest.
+    BLOCK_INPUT = "block input"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,10 +29,14 @@ class SlurmAction:
 
     verb: Verb
     target: str
-    key: str = ""  # for UPDATE_JOB: "ExcNodeList", "MinMemoryNode", "StartTime", ...
-    value: str = ""  # for UPDATE_JOB its value; for DRAIN the Reason
+    # For UPDATE_JOB: "ExcNodeList", "MinMemoryNode", "StartTime", ...
+    key: str = ""
+    # For UPDATE_JOB its value; for DRAIN the Reason.
+    value: str = ""
     because: str = ""
 
 
-GATE_PREFIX = "slurmwrap: gate: "  # what our Prolog gate refused: may replace slurmctld's own "Prolog error"
-DRAIN_PREFIX = "slurmwrap:"  # a drain whose Reason starts so is ours; no other is ever touched
+# What our Prolog gate refused: may replace slurmctld's own "Prolog error".
+GATE_PREFIX = "slurmwrap: gate: "
+# A drain whose Reason starts so is ours; no other is ever touched.
+DRAIN_PREFIX = "slurmwrap:"

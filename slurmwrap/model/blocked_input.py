@@ -11,7 +11,8 @@ class BlockedInput:
 
     digest: str
     path: str
-    uid: int  # whom it binds; -1: the whole site
+    # Whom it binds; -1: the whole site.
+    uid: int
     reason: str
     at: float
     job_id: int = 0

@@ -17,9 +17,11 @@ GOOD = 0.95  # of the best rate: enough
 SURE = 0.93  # of the best rate: what every larger point must reach as well
 AGREE = 0.03  # rounds of a point that differ by no more are believed
 ROUNDS, MOST_ROUNDS = 2, 7
-WIDE = 4  # points farther apart: on real profiles, what lies between was then predicted up to 10 % wrong
+# Points farther apart: on real profiles, what lies between was then predicted up to 10 % wrong.
+WIDE = 4
 
-Rounds = Mapping[int, Sequence[float]]  # CPUs -> steps per second, one per round
+# CPUs -> steps per second, one per round.
+Rounds = Mapping[int, Sequence[float]]
 
 
 def curve_of(rounds: Rounds) -> tuple[CurvePoint, ...]:
@@ -38,7 +40,8 @@ def best_rate(curve: Sequence[CurvePoint]) -> float:
 
     The largest of many noisy points would be too large: of seven equal ones with 4 % noise, by 5 % in the mean.
     """
-    blocks: list[tuple[float, int]] = []  # (mean, rounds), ascending: pool adjacent violators
+    # (mean, rounds), ascending: pool adjacent violators
+    blocks: list[tuple[float, int]] = []
     for point in sorted(curve, key=lambda point: point.cpus):
         mean, rounds = point.steps_per_s, point.rounds
         while blocks and blocks[-1][0] >= mean:
@@ -69,7 +72,8 @@ def next_cpus(curve: Sequence[CurvePoint], sizes: Sequence[int]) -> int | None:
     if not sizes or sizes[-1] not in measured:
         return sizes[-1] if sizes else None
     enough = least_cpus(curve)
-    if enough is None:  # it does not move at all
+    # It does not move at all.
+    if enough is None:
         return None
     # What lies between SURE and GOOD may be good: the search goes on below it.
     too_slow = {point.cpus for point in curve if point.steps_per_s < SURE * best_rate(curve)}
@@ -121,6 +125,7 @@ def _wants_more(rates: Sequence[float], enough: float, *, dip: bool) -> bool:
     middle = median(rates)
     if len(rates) == ROUNDS and max(rates) - min(rates) > AGREE * middle:
         return True
-    alike = sum(abs(rate - middle) <= AGREE * middle for rate in rates)  # the median itself is one
+    # The median itself is one.
+    alike = sum(abs(rate - middle) <= AGREE * middle for rate in rates)
     doubtful = min(rates) < enough <= max(rates) and alike < 2
     return (dip or doubtful) and len(rates) < MOST_ROUNDS

@@ -11,7 +11,8 @@ class LogTail:
 
     name: str  # path, or "stdout"
     text: str
-    first_line: int = 1  # line number of the text's first line in the file, 1 when unknown
+    # Line number of the text's first line in the file, 1 when unknown.
+    first_line: int = 1
     truncated: bool = False
     size: int | None = None  # bytes of the file when it was read; None when not known
     mark: str = ""  # digest of the bytes before its end, to know the same file again
@@ -41,11 +42,13 @@ class Evidence:
     """All facts of one attempt, joined. Everything but the log tails is Slurm's, the kernel's or root's record."""
 
     attempt: RunKey | None = None
-    state: str = ""  # final Slurm state, "" when unknown
+    # Final Slurm state, "" when unknown.
+    state: str = ""
     reason: str = ""
     exit_code: int | None = None
     signal: int | None = None
-    derived_exit_code: int | None = None  # highest exit code of a step, where Slurm says it
+    # Highest exit code of a step, where Slurm says it.
+    derived_exit_code: int | None = None
     derived_signal: int | None = None
     logs: tuple[LogTail, ...] = ()
     kernel: tuple[KernelLine, ...] = ()
@@ -56,8 +59,10 @@ class Evidence:
     mem_limit_mib: int | None = None
     mem_peak_mib: int | None = None
     oom_kills: int | None = None
-    nvml: tuple[str, ...] = ()  # "NVML on n3: GPU 0 (0000:05:00.0) asks for recovery action gpu_reset"
-    hooks: tuple[str, ...] = ()  # what the nodes' own hooks reported: "prolog on n3: refused: GPU 0 has a fault"
+    # "NVML on n3: GPU 0 (0000:05:00.0) asks for recovery action gpu_reset"
+    nvml: tuple[str, ...] = ()
+    # What the nodes' own hooks reported: "prolog on n3: refused: GPU 0 has a fault".
+    hooks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +70,13 @@ class Citation:
     """A line that the diagnosis rests on."""
 
     source: str  # LogTail.name, "kernel:n3", "nvml:n3", "slurm"
-    line: int  # 1-based; 0 where lines have no numbers
+    # 1-based; 0 where lines have no numbers
+    line: int
     text: str
-    role: str = "root"  # root: the cause itself · support: agrees with it · cascade: follows from it
-    before: tuple[str, ...] = ()  # lines of the log just before it, for people (cited_context.py)
+    # root: the cause itself · support: agrees with it · cascade: follows from it
+    role: str = "root"
+    # Lines of the log just before it, for people (cited_context.py).
+    before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
 
 

@@ -23,4 +23,5 @@ class Finding:
     file: str = ""
     line: int = 0
     fix: str = ""
-    category: str = ""  # taxonomy id, where one fits
+    # Taxonomy id, where one fits.
+    category: str = ""

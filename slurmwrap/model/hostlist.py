@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator
 from itertools import product
 from math import prod
 
-MAX_NAMES = 1 << 20  # beyond any cluster; "n[0-999999999]" must not fill the memory
+# Beyond any cluster; "n[0-999999999]" must not fill the memory.
+MAX_NAMES = 1 << 20
 
 _TOKEN = re.compile(r"([^\[\],\s]*)(?:\[([^\[\]]*)\])?")
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?", re.ASCII)
@@ -85,7 +86,8 @@ def _expand_one(part: str, hostlist: str) -> Iterable[str]:
 
 def _combine(literals: list[str], columns: list[list[str]]) -> list[str]:
     """Slurm's odd order: the last bracket turns fastest, then the first, the second, ... (same in 22.05 to 26.05)."""
-    if len(columns) == 1:  # nearly every list there is, and a tree of 10,000 nodes names each at every level
+    # Nearly every list there is, and a tree of 10,000 nodes names each at every level.
+    if len(columns) == 1:
         return [literals[0] + number for number in columns[0]]
     brackets = [i for i, column in enumerate(columns) if len(column) > 1]
     turning = [*reversed(brackets[:-1]), *brackets[-1:]]
@@ -99,7 +101,8 @@ def _combine(literals: list[str], columns: list[list[str]]) -> list[str]:
 def _numbers(text: str, part: str) -> list[str]:
     numbers: list[str] = []
     for piece in text.split(","):
-        match = _RANGE.fullmatch(piece)  # letters in brackets are refused by every Slurm too
+        # Letters in brackets are refused by every Slurm too.
+        match = _RANGE.fullmatch(piece)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if match is None or last < first or last - first >= MAX_NAMES:
             raise ValueError(f"'{piece[:80]}' in '{part[:80]}' is not a range of numbers")

@@ -9,7 +9,8 @@ from slurmwrap.fast_dataclasses import dataclass
 class JobRecord:
     """One run of a job as Slurm shows it. Times in Unix seconds, None when Unknown; exit codes already split."""
 
-    job_id: int  # raw id: the key together with cluster and submit_time
+    # Raw id: the key together with cluster and submit_time.
+    job_id: int
     array_job_id: int | None = None
     array_task_id: int | None = None
     name: str = ""  # user text
@@ -17,7 +18,8 @@ class JobRecord:
     uid: int = -1
     account: str = ""
     partition: str = ""
-    state: str = ""  # base state, "COMPLETING" while hooks run
+    # Base state, "COMPLETING" while hooks run.
+    state: str = ""
     reason: str = ""
     requeue: bool = False
     restarts: int = 0
@@ -38,11 +40,14 @@ class JobRecord:
     gpus: int = 0
     mem_mib_per_node: int | None = None
     mem_mib_per_cpu: int | None = None
-    priority: int = 0  # 0: held, or it no longer waits
-    features: str = ""  # as asked for by --constraint
+    # 0: held, or it no longer waits
+    priority: int = 0
+    # As asked for by --constraint.
+    features: str = ""
     qos: str = ""
     het_job_id: int | None = None
-    min_cpus: int = 0  # on each node: scontrol's MinCPUsNode
+    # On each node: scontrol's MinCPUsNode.
+    min_cpus: int = 0
     cpus_per_task: int = 0
     max_nodes: int = 0  # 0: as many as it likes
     array_tasks: str = ""  # of a pending array: the tasks that this record stands for, "2-5"; "" one job or unknown

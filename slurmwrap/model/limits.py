@@ -19,13 +19,17 @@ class Limits:
     mem_mib_per_job: int | None = None
     cpus_per_node: int | None = None
     mem_mib_per_node: int | None = None
-    cpus_left: int | None = None  # of GrpTRES, MaxTRESPerUser and MaxTRESPerAccount less what is held now
+    # Of GrpTRES, MaxTRESPerUser and MaxTRESPerAccount less what is held now.
+    cpus_left: int | None = None
     mem_mib_left: int | None = None
-    cpu_minutes_left: int | None = None  # of MaxTRESMinsPerJob, GrpTRESMins and GrpTRESRunMins
+    # Of MaxTRESMinsPerJob, GrpTRESMins and GrpTRESRunMins.
+    cpu_minutes_left: int | None = None
     mem_mib_minutes_left: int | None = None
-    least_cpus_per_job: int | None = None  # MinTRESPerJob: a job that asks less waits for ever
+    # MinTRESPerJob: a job that asks less waits for ever.
+    least_cpus_per_job: int | None = None
     least_mem_mib_per_job: int | None = None
-    billed: bool = False  # "billing" is limited: what CPUs and memory cost there is the partition's secret
+    # "billing" is limited: what CPUs and memory cost there is the partition's secret
+    billed: bool = False
 
 
 NO_LIMITS = Limits()
@@ -54,7 +58,8 @@ class Association:
     account: str
     partition: str = ""
     default: bool = False
-    limits: Limits = NO_LIMITS  # its own and its account's, up to the root, as far as Slurm shows them
+    # Its own and its account's, up to the root, as far as Slurm shows them.
+    limits: Limits = NO_LIMITS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +68,10 @@ class Qos:
 
     name: str
     limits: Limits = NO_LIMITS
-    accounts: Mapping[str, Limits] = field(default_factory=dict)  # MaxTRESPerAccount, less what the account holds
-    used: bool = False  # the user has jobs in it, or had
+    # MaxTRESPerAccount, less what the account holds.
+    accounts: Mapping[str, Limits] = field(default_factory=dict)
+    # The user has jobs in it, or had.
+    used: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

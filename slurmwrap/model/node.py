@@ -16,8 +16,10 @@ class Node:
     """One line of `scontrol show node -d -o`."""
 
     name: str
-    state: str  # base state, e.g. "IDLE", "MIXED", "ALLOCATED", "DOWN"
-    flags: frozenset[str] = frozenset()  # "DRAIN", "MAINTENANCE", "NOT_RESPONDING", ... without decoration
+    # Base state, e.g. "IDLE", "MIXED", "ALLOCATED", "DOWN".
+    state: str
+    # "DRAIN", "MAINTENANCE", "NOT_RESPONDING", ... without decoration
+    flags: frozenset[str] = frozenset()
     cpus: int = 0
     cpus_alloc: int = 0
     mem_mib: int = 0
@@ -28,11 +30,14 @@ class Node:
     partitions: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
     sockets: int = 1
-    gpu_sockets: tuple[int, ...] = ()  # socket of each GPU by index, where gres.conf says; () unknown
-    gpus_used_at: tuple[int, ...] = ()  # indexes of the GPUs that are held, where Slurm says; () unknown or none
+    # Socket of each GPU by index, where gres.conf says; () unknown.
+    gpu_sockets: tuple[int, ...] = ()
+    # Indexes of the GPUs that are held, where Slurm says; () unknown or none.
+    gpus_used_at: tuple[int, ...] = ()
     weight: int = 1
     address: str = ""  # NodeAddr
-    reason: str = ""  # free text: never parse it
+    # Free text: never parse it.
+    reason: str = ""
 
     @property
     def usable(self) -> bool:
@@ -47,7 +52,8 @@ class Node:
     @property
     def gpus_free(self) -> int:
         """GPUs no job holds."""
-        free = self.gpus - self.gpus_used  # not max(): these three are asked of every node of 10,000, several times
+        # Not max(): these three are asked of every node of 10,000, several times.
+        free = self.gpus - self.gpus_used
         return free if free > 0 else 0
 
     @property
@@ -91,7 +97,8 @@ class Reservation:
     end: int
     nodes: tuple[str, ...] = ()
     flags: frozenset[str] = frozenset()  # "MAINT", "IGNORE_JOBS", ...
-    cpus: int = 0  # of all its nodes together, so less than they have where it takes only some cores; 0: not said
+    # Of all its nodes together, so less than they have where it takes only some cores; 0: not said.
+    cpus: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +106,8 @@ class NodeLoad:
     """What is known of the jobs that run on one node, all together; published, so no one's job is named."""
 
     node: str
-    cpus_busy: float = 0.0  # cores that the jobs with a profile keep busy
+    # Cores that the jobs with a profile keep busy.
+    cpus_busy: float = 0.0
     mem_mib: int = 0  # their measured peaks
 
 
@@ -131,6 +139,7 @@ class NodeHealth:
     """What is published about one node: is it suspect or a lemon, since when and why."""
 
     node: str
-    status: str  # "suspect" | "lemon" | "drained"
+    # "suspect" | "lemon" | "drained"
+    status: str
     since: float
     reason: str

@@ -20,7 +20,8 @@ class Context(Enum):
     EPILOG_SLURMCTLD = "epilog_slurmctld"
     SUBMIT = "submit"
     PRERUN = "prerun"
-    SLURM = "slurm"  # the reconciler's own read of Slurm
+    # The reconciler's own read of Slurm.
+    SLURM = "slurm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,16 +10,21 @@ from slurmwrap.model.evidence import Citation
 class PastFailure:
     """One earlier failure of a script that retrying cannot fix."""
 
-    job_id: int  # of the job, or of the pre-run
+    # Of the job, or of the pre-run.
+    job_id: int
     at: float
     category: str
-    reason: str  # advice of the diagnosis, or the verdict's reason
+    # Advice of the diagnosis, or the verdict's reason.
+    reason: str
     signature: str = ""
-    fingerprint: str = ""  # of script, arguments, code and environment, as gsub computed it then
+    # Of script, arguments, code and environment, as gsub computed it then.
+    fingerprint: str = ""
     prerun: bool = False
     evidence: tuple[Citation, ...] = ()
-    input_path: str = ""  # the file that was blamed
-    node: str = ""  # that kernel, Slurm or NVML blame
+    # The file that was blamed.
+    input_path: str = ""
+    # That kernel, Slurm or NVML blame.
+    node: str = ""
 
     @property
     def error(self) -> str:

@@ -40,11 +40,14 @@ class PlacementPlan:
     lines: tuple[OptionChange, ...] = ()
     node_count: int | None = None
     gpus_per_node: int | None = None
-    candidates: tuple[str, ...] = ()  # nodes that looked free and best, for information
+    # Nodes that looked free and best, for information.
+    candidates: tuple[str, ...] = ()
     switch: str | None = None
-    locality: str = "any"  # "consolidated" | "spread" | "any"
+    # "consolidated" | "spread" | "any"
+    locality: str = "any"
     levels: tuple[Level, ...] = ()
     cpus_per_gpu: int | None = None
     mem_mib_per_gpu: int | None = None
     profile_key: str = ""
-    remarks: tuple[str, ...] = ()  # reasons of choices that change nothing in the request, for --explain
+    # Reasons of choices that change nothing in the request, for --explain.
+    remarks: tuple[str, ...] = ()

@@ -20,9 +20,11 @@ from slurmwrap.model.hostlist import expand, fold
 from slurmwrap.model.node import Node
 from slurmwrap.model.topology import Domain, Topology
 
-SHOWN = 5  # names in a remark; the rest is counted
+# Names in a remark; the rest is counted.
+SHOWN = 5
 _KEYS = {"switchname": "name", "blockname": "name", "nodes": "nodes", "switches": "switches", "blocks": "switches"}
-_PASSED_OVER = ("blocksizes", "linkspeed", "aggregatedblock")  # of topology.conf; means nothing here
+# Of topology.conf; means nothing here.
+_PASSED_OVER = ("blocksizes", "linkspeed", "aggregatedblock")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,8 @@ class CurvePoint:
 
     cpus: int
     steps_per_s: float  # median of its rounds
-    spread: float = 0.0  # half the distance between slowest and fastest round, as a share of the median
+    # Half the distance between slowest and fastest round, as a share of the median.
+    spread: float = 0.0
     rounds: int = 1
 
 
@@ -29,8 +30,10 @@ class Measurement:
     cpu_s: float | None = None  # user + system CPU time
     cpus_used: float | None = None  # mean cores busy over the measured window
     cpus_allocated: int | None = None
-    mem_peak_mib: int | None = None  # anonymous + shared memory where the kernel gives it, else PSS/RSS
-    mem_source: str = ""  # "cgroup" | "pss" | "rss"
+    # Anonymous + shared memory where the kernel gives it, else PSS/RSS.
+    mem_peak_mib: int | None = None
+    # "cgroup" | "pss" | "rss"
+    mem_source: str = ""
     gpus: int = 1
     gpu_mem_peak_mib: int | None = None
     cpu_curve: tuple[CurvePoint, ...] = ()  # by CPUs, ascending; () when it was not measured
@@ -44,10 +47,12 @@ class Measurement:
     gpus_unused: int | None = None  # GPUs of the whole run on which no process was ever seen (NVML's accounting)
     gpu_power_w: float | None = None
     pcie_mib_per_s: float | None = None
-    sensitivity: Mapping[str, float] = field(default_factory=dict)  # resource -> slow-down under a stressor, >= 1
+    # Resource -> slow-down under a stressor, >= 1.
+    sensitivity: Mapping[str, float] = field(default_factory=dict)
 
 
-IMPORTED = "import"  # ResourceProfile.source: measured elsewhere, by someone else
+# ResourceProfile.source: measured elsewhere, by someone else.
+IMPORTED = "import"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,8 @@ class InputRead:
     path: str
     digest: str = ""
     fault: str = ""
-    theirs: bool = False  # it is another user's, who also gave it its name: its fault is not of this user's making
+    # It is another user's, who also gave it its name: its fault is not of this user's making.
+    theirs: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,4 +45,5 @@ class RetryDecision:
     actions: tuple[PlannedAction, ...] = ()
     strikes: tuple[Strike, ...] = ()
     blocked: tuple[BlockedInput, ...] = ()
-    start_at: float | None = None  # Unix seconds when the next run may start, where the rule's mode is `act`
+    # Unix seconds when the next run may start, where the rule's mode is `act`.
+    start_at: float | None = None

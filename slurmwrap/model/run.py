@@ -14,7 +14,8 @@ from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.model.retry_decision import PlannedAction
 from slurmwrap.model.verdict import Verdict
 
-WAITING_RULES = ("relax", "tune")  # what they do is about a job that waits, and over when it starts
+# What they do is about a job that waits, and over when it starts.
+WAITING_RULES = ("relax", "tune")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,14 +23,16 @@ class JobRun:
     """One run of a job: Slurm's record, what was measured, the diagnosis and what was decided."""
 
     attempt: RunKey
-    address: str = ""  # what scontrol is given: "81" or "77_2"
+    # What scontrol is given: "81" or "77_2".
+    address: str = ""
     restarts: int = 0
     name: str = ""
     user: str = ""
     uid: int = -1
     account: str = ""
     partition: str = ""
-    state: str = ""  # final state; "" while it runs
+    # Final state; "" while it runs.
+    state: str = ""
     reason: str = ""
     exit_code: int | None = None
     signal: int | None = None
@@ -41,13 +44,15 @@ class JobRun:
     start_time: int | None = None
     end_time: int | None = None
     time_limit_s: int | None = None
-    mem_mib_per_node: int | None = None  # as asked for, in the job's own unit
+    # As asked for, in the job's own unit.
+    mem_mib_per_node: int | None = None
     mem_mib_per_cpu: int | None = None
     std_out: str = ""
     std_err: str = ""
     measurement: Measurement | None = None
     diagnosis: Diagnosis | None = None  # None: not judged yet
-    decision: str = ""  # after ledger and consent; "" while undecided
+    # After ledger and consent; "" while undecided.
+    decision: str = ""
     decision_reason: str = ""
     planned: tuple[
         PlannedAction, ...
@@ -81,7 +86,8 @@ class PrerunRecord:
     """One ended pre-run, as its user reports it."""
 
     cluster: str
-    job_id: int | None  # the real job; None for --prerun=wait|only
+    # The real job; None for --prerun=wait|only.
+    job_id: int | None
     prerun_job_id: int
     uid: int
     at: float
@@ -97,7 +103,8 @@ class PrerunRecord:
     name: str = ""  # of the real job
     script_path: str = ""
     work_dir: str = ""
-    output: str = ""  # the file that the script wrote to in the pre-run
+    # The file that the script wrote to in the pre-run.
+    output: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +114,8 @@ class ActionRecord:
     action_id: int
     attempt: RunKey | None
     rule: str
-    mode: str  # observe | advise | act
+    # Observe | advise | act.
+    mode: str
     verb: str
     target: str
     key: str
@@ -188,8 +196,10 @@ class LedgerReset:
 class Incident:
     """`scope` is what its failures share: "path /scratch", "switch leaf0", "host hub.example", or "cluster"."""
 
-    incident_id: str  # of category, scope and beginning: the same incident always has the same
-    category: str  # of taxonomy.py, domain IF or nccl_error
+    # Of category, scope and beginning: the same incident always has the same.
+    incident_id: str
+    # Of taxonomy.py, domain IF or nccl_error.
+    category: str
     scope: str
     began: float  # Unix seconds, end of the first failed run
     last: float  # end of the newest one that kernel, NVML or Slurm speak of, or a second user

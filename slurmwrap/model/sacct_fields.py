@@ -25,7 +25,8 @@ class Tres:
     nodes: int | None = None
 
 
-@lru_cache(maxsize=4096)  # a month's jobs ask for few different things
+# A month's jobs ask for few different things.
+@lru_cache(maxsize=4096)
 def parse_tres(text: str) -> Tres:
     """AllocTRES and ReqTRES. Other resources, gres/gpumem and gres/gpuutil among them, are none of slurmwrap's.
 

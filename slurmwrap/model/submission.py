@@ -31,7 +31,8 @@ class Submission:
     retry: bool = False
     profile_key: str = ""
     profile_variant: str = ""  # profiling.key.derive_variant()
-    step_dir: str = ""  # where the step counter writes (--count-steps); "" when it does not
+    # Where the step counter writes (--count-steps); "" when it does not.
+    step_dir: str = ""
     prerun_mode: str = "off"
     prerun_job_id: int | None = None
     fingerprint: str = ""  # script + arguments + code + environment, for "passed already"

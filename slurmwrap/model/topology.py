@@ -34,8 +34,10 @@ class Block:
 
     name: str
     nodes: tuple[str, ...]
-    size: int = 0  # BlockSize: what one job may use of it as one block, though it may have more nodes; 0: not said
-    level: int = 0  # 0: base block; above: aggregates (BlockSizes=4,8,16)
+    # BlockSize: what one job may use of it as one block, though it may have more nodes; 0: not said.
+    size: int = 0
+    # 0: base block; above: aggregates (BlockSizes=4,8,16)
+    level: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +46,10 @@ class Domain:
 
     name: str
     nodes: tuple[str, ...]
-    level: int = 0  # 0: the closest; domains of one level do not overlap
-    parent: str = ""  # name of the domain of the next level; "": none
+    # 0: the closest; domains of one level do not overlap
+    level: int = 0
+    # Name of the domain of the next level; "": none.
+    parent: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +62,11 @@ class Topology:
 
     switches: tuple[Switch, ...] = ()
     blocks: tuple[Block, ...] = ()
-    racks: tuple[Domain, ...] = ()  # of a site file or of node features
+    # Of a site file or of node features.
+    racks: tuple[Domain, ...] = ()
     source: str = ""
-    remarks: tuple[str, ...] = ()  # what is odd about the site's own description, for people
+    # What is odd about the site's own description, for people.
+    remarks: tuple[str, ...] = ()
 
     @property
     def leaves(self) -> tuple[Switch, ...]:
@@ -85,7 +91,8 @@ class Topology:
 def _nested(domains: Iterable[Domain]) -> tuple[Domain, ...]:
     """With each one's parent: the closest domain above that holds its nodes."""
     order = sorted(domains, key=lambda domain: domain.level)
-    over: dict[str, Domain] = {}  # node → the closest domain above that was seen
+    # Node → the closest domain above that was seen.
+    over: dict[str, Domain] = {}
     found = list[Domain]()
     for domain in reversed(order):
         parent = over.get(domain.nodes[0]) if domain.nodes else None

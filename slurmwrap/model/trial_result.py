@@ -16,7 +16,8 @@ class StepReading:
     """What the injected counter wrote, of the busiest process. Times in seconds of CLOCK_MONOTONIC."""
 
     count: int = 0
-    source: str = ""  # of inject/slurmwrap_counter.py's RANKS, "text" or "gpu"; "" when nothing was counted
+    # Of inject/slurmwrap_counter.py's RANKS, "text" or "gpu"; "" when nothing was counted.
+    source: str = ""
     first: float = 0.0
     last: float = 0.0
     gpu_mem_mib: int = 0
@@ -49,8 +50,10 @@ class TrialProgress:
     seconds: float
     steps: int
     last_line: str = ""
-    stage: str = ""  # "profiles" while the CPU curve is measured
-    gpu_percent: float | None = None  # of the trial's GPUs, where NVML says it
+    # "profiles" while the CPU curve is measured
+    stage: str = ""
+    # Of the trial's GPUs, where NVML says it.
+    gpu_percent: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +61,8 @@ class TrialResult:
     """How the trial ended. `layer` names what ended it: "step", "exit", "timeout", "no_training" or "supervisor"."""
 
     layer: str
-    exit_code: int | None = None  # of the user's script; None when we ended it
+    # Of the user's script; None when we ended it.
+    exit_code: int | None = None
     signal: int | None = None  # that killed the script
     steps: int = 0
     step_source: str = ""

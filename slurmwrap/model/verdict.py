@@ -28,7 +28,8 @@ class FailedCommand:
 
     file: str
     line: int
-    text: str  # the shell's words without the place
+    # The shell's words without the place.
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

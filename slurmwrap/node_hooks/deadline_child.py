@@ -66,8 +66,10 @@ def run(argv, data, deadline, limit):
 
 def _on_our_own(deadline):
     os.setsid()
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and that would be inherited
-    signal.alarm(max(1, int(deadline - time.monotonic()) + 2))  # after the parent gave up; survives exec
+    # Python ignores it, and that would be inherited.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    # After the parent gave up; survives exec.
+    signal.alarm(max(1, int(deadline - time.monotonic()) + 2))
 
 
 def _sender(writer):
@@ -128,7 +130,8 @@ def _feed(writer, view):
         return view[os.write(writer, view[:CHUNK]) :]
     except BlockingIOError:
         return view
-    except BrokenPipeError:  # it reads no more; its exit code shows it
+    except BrokenPipeError:
+        # It reads no more; its exit code shows it.
         return view[:0]
 
 

@@ -11,7 +11,8 @@ import time
 from . import deadline_child, node_state
 
 MARKER = "driver.stuck"
-TURN_S = 1.0  # for another hook of this node that is asking right now
+# For another hook of this node that is asking right now.
+TURN_S = 1.0
 
 
 class DriverAnswer:
@@ -85,7 +86,8 @@ def _mark(directory, pid, call):
     try:
         node_state.write(os.path.join(directory, MARKER), json.dumps(stuck).encode("utf-8"))
     except OSError:
-        pass  # it holds the lock as well
+        # It holds the lock as well.
+        pass
     return stuck
 
 

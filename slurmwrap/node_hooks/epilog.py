@@ -9,8 +9,10 @@ from . import log_tails
 LOGS_S = 3.0
 NVML_S = 3.0
 JUMP_S = 5.0
-LATEST = 1e11  # no Unix time: the year 5138
-SEND_S = 2.0  # kept back for MUNGE and the spool
+# No Unix time: the year 5138.
+LATEST = 1e11
+# Kept back for MUNGE and the spool.
+SEND_S = 2.0
 
 
 def run(environ, settings, deadline):
@@ -64,7 +66,8 @@ def _started(mark, environ, facts):
 def _part(facts, name, collect):
     try:
         return collect()
-    except Exception as error:  # one unreadable source must not cost the others
+    except Exception as error:
+        # One unreadable source must not cost the others.
         facts.setdefault("errors", []).append("%s: %s: %s" % (name, type(error).__name__, error))
         return None
 

@@ -29,7 +29,8 @@ def _read(directory):
             with open(os.path.join(directory, name, "information"), "rb") as stream:
                 fields = parse(stream.read(65536).decode("utf-8", "replace"))
         except OSError:
-            continue  # this one is lost; the others are not
+            # This one is lost; the others are not.
+            continue
         if fields.get("Device Minor", "").isdigit():
             found[str(int(fields["Device Minor"]))] = fields.get("Bus Location") or name
     return found

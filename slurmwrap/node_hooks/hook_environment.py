@@ -13,7 +13,8 @@ def number(environ: dict, key: str):
         found = int(environ.get(key.encode("ascii"), b"")[:24])
     except ValueError:
         return None
-    return found if -(1 << 63) <= found < 1 << 63 else None  # what a database and a C program can hold
+    # What a database and a C program can hold.
+    return found if -(1 << 63) <= found < 1 << 63 else None
 
 
 def job_id(environ):

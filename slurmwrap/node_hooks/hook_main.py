@@ -19,7 +19,8 @@ def main(argv):
 
         settings = settings_module.load(argv[2], os.environb, "".join(argv[3:4]))
         hook(argv[1])(os.environb, settings, deadline)
-    except BaseException as error:  # a hook's own fault must not drain a node: also SystemExit and KeyboardInterrupt
+    except BaseException as error:
+        # A hook's own fault must not drain a node: also SystemExit and KeyboardInterrupt.
         _record(settings, argv, error)
     return 0
 
@@ -41,7 +42,8 @@ def _start_clean():
     try:
         os.setsid()
     except OSError:
-        pass  # we lead a group already
+        # we lead a group already
+        pass
 
 
 def _record(settings, argv, error):

@@ -4,7 +4,8 @@ import os
 import re
 
 KEYS = ("cluster", "spool", "node_state_dir", "munge", "munge_socket", "kernel_log", "nvidia_proc")
-ADDED = {"nvidia_control": "/dev/nvidiactl", "gate": "off", "published": "", "release": ""}  # absent in files of older installations
+# Absent in files of older installations.
+ADDED = {"nvidia_control": "/dev/nvidiactl", "gate": "off", "published": "", "release": ""}
 
 
 class HookSettings:
@@ -13,7 +14,8 @@ class HookSettings:
     `token`: the shim's number for this run, which the gate needs; "" where the gate is off.
     """
 
-    directory = ""  # where the hooks' files lie, as far as it is known
+    # Where the hooks' files lie, as far as it is known.
+    directory = ""
 
     def __init__(self, node, values, token=""):
         self.node = node

@@ -184,9 +184,11 @@ def _read(path):
 # The Prolog leaves the sampler behind in a session of its own. It lives as long as the job's mark, which the Epilog takes
 # away, looks once a second (four times at first: most failing jobs are short) and keeps the highest values in one file.
 # Anonymous and shared memory count; the page cache, which cgroup peaks include, does not.
-PATIENCE_S = 900  # a job whose cgroup does not show up by then, or is gone for that long, is not waited for
+# A job whose cgroup does not show up by then, or is gone for that long, is not waited for.
+PATIENCE_S = 900
 SHORT_S, LONG_S, EARLY_S = 0.25, 1.0, 20.0
-WRITE_S = 30.0  # the file is renewed at least so often while anything changes
+# The file is renewed at least so often while anything changes.
+WRITE_S = 30.0
 
 
 def start(settings, job_id, uid, root=ROOT, sluid=""):

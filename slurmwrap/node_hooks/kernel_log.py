@@ -13,7 +13,8 @@ from . import job_cgroup
 
 
 KMSG = "/dev/kmsg"
-RECORD = 8192  # a longer buffer is never needed (CONSOLE_EXT_LOG_MAX), a shorter one fails with EINVAL
+# A longer buffer is never needed (CONSOLE_EXT_LOG_MAX), a shorter one fails with EINVAL.
+RECORD = 8192
 RECORDS = 200000
 FILE_BYTES = 1 << 20
 JOURNAL_S = 2.0
@@ -175,7 +176,8 @@ def _journal(marked, at, deadline, programs=JOURNALCTL):
     after = -1.0
     if marked.get("boot") == boot() and isinstance(marked.get("monotonic"), float):
         after = marked["monotonic"]
-        at = min(at or now, now - (ticks - after))  # what the clock of now says of the mark's moment
+        # What the clock of now says of the mark's moment.
+        at = min(at or now, now - (ticks - after))
     elif marked:
         at = now - ticks  # all of this boot
     argv = [program[0], "--dmesg", "--since=@%d" % at, "--output=short-monotonic", "--no-pager", "--quiet"]
@@ -291,6 +293,7 @@ class _Judge:
         if named or text.startswith(("oom-kill:", "Tasks in /")):
             self.last_oom_kept = any(name in self.names for name in named)
             return self.last_oom_kept
-        if text.startswith("Out of memory"):  # the whole node's: it may have hit this user
+        # The whole node's: it may have hit this user.
+        if text.startswith("Out of memory"):
             return re.search(r"\bUID:%d\b" % self.uid, text) is not None if self.uid is not None else False
         return self.last_oom_kept

@@ -16,9 +16,11 @@ from . import deadline_child, hook_environment, step_counts, user_files
 #
 # Slurm gives hooks the pattern unresolved (22.05.8), and a node's Epilog knows neither job name nor array. What is known
 # is filled in; for the rest a component becomes a regular expression. sbatch(1), "filename pattern".
-NO_TASK = 4294967294  # what Slurm writes for %a outside an array
+# What Slurm writes for %a outside an array.
+NO_TASK = 4294967294
 NUMBERS = b"jAaJbntUr"
-DIGITS, ANY = b"\0d", b"\0a"  # no path holds a NUL
+# No path holds a NUL.
+DIGITS, ANY = b"\0d", b"\0a"
 
 
 def known(environ, host):
@@ -29,7 +31,8 @@ def known(environ, host):
     for token, name in ((b"A", b"SLURM_ARRAY_JOB_ID"), (b"a", b"SLURM_ARRAY_TASK_ID"), (b"x", b"SLURM_JOB_NAME")):
         if environ.get(name):  # not set by 22.05
             values[token] = environ[name]
-    if environ.get(b"SLURM_JOB_SLUID"):  # 26.05, which has two tokens more
+    # 26.05, which has two tokens more
+    if environ.get(b"SLURM_JOB_SLUID"):
         values.update({b"S": environ[b"SLURM_JOB_SLUID"], b"r": environ.get(b"SLURM_JOB_RESTART_COUNT", b"0")})
     return values
 
@@ -39,7 +42,8 @@ def readings(pattern, values, work_dir):
 
     An absent array is tried before an array of unknown id.
     """
-    if b"\\" in pattern:  # a backslash switches all replacement off
+    # A backslash switches all replacement off.
+    if b"\\" in pattern:
         return [_split(pattern.replace(b"\\", b""), work_dir)]
     alone = dict(values)
     alone.setdefault(b"A", values.get(b"j", b""))
@@ -183,7 +187,8 @@ def _read(paths, uid):
 
 
 TAIL = 64 * 1024
-ANSWER = 4 << 20  # both tails as JSON, every byte escaped
+# Both tails as JSON, every byte escaped.
+ANSWER = 4 << 20
 
 
 def tails(environ, started_at, deadline):
@@ -311,7 +316,8 @@ def _facts(found):
     for name, text, truncated, error, known in found:
         if error:
             errors.append("%s: %s" % (name, error))
-        elif name not in names:  # two patterns may name one file
+        elif name not in names:
+            # Two patterns may name one file.
             names.add(name)
             kept.append(dict(known, name=name, text=text, truncated=truncated))
     facts = {"logs": kept}

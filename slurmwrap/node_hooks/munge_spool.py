@@ -7,10 +7,12 @@ import time
 from . import deadline_child, node_state
 
 VERSION = 1
-PAYLOAD = 380 * 1024  # as base64 with MUNGE's header: under 512 KiB
+# As base64 with MUNGE's header: under 512 KiB.
+PAYLOAD = 380 * 1024
 CREDENTIAL = 1 << 20
 MUNGE_S = 3.0
-RESENT = 4  # of those kept from before, by one hook
+# Of those kept from before, by one hook.
+RESENT = 4
 
 
 def observation(settings, job_id, context, facts):
@@ -40,7 +42,8 @@ def send(found, settings, deadline, keep=True):
         return False
     try:
         _resend(settings, deadline)
-    except Exception as error:  # this hook's own is there
+    except Exception as error:
+        # This hook's own is there.
         node_state.note(settings, "sent later: %s" % error)
     return True
 

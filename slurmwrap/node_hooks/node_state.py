@@ -4,10 +4,13 @@ import os
 import stat
 import time
 
-MARK_DAYS = 30  # an Epilog that never ran leaves its mark; longer than any job's time limit
-LEFT_S = 3600  # no one reads a refusal or a file half written after so long
+# An Epilog that never ran leaves its mark; longer than any job's time limit.
+MARK_DAYS = 30
+# No one reads a refusal or a file half written after so long.
+LEFT_S = 3600
 _PASSING = (".mark", ".usage", ".refused", ".new")
-UNSENT_FILES = 64  # of at most 380 KiB: /run is memory
+# Of at most 380 KiB: /run is memory.
+UNSENT_FILES = 64
 
 
 def ensure(path):

@@ -69,7 +69,8 @@ def fallen(settings, lines):
         node_state.ensure(settings.node_state_dir)
         node_state.write(path, json.dumps({"boot": boot, "text": said[0][:500]}).encode("utf-8"))
     except OSError:
-        pass  # known now, and the next hook will not know
+        # Known now, and the next hook will not know.
+        pass
     return said[0]
 
 
@@ -113,7 +114,8 @@ def _count(settings, gpus):
         if kept != before:
             node_state.write(path, json.dumps(kept).encode("utf-8"))
     except OSError:
-        pass  # the next look compares with an older one
+        # The next look compares with an older one.
+        pass
 
 
 def _counters(gpu):

@@ -7,7 +7,8 @@ import json
 import os
 import time
 
-RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, by number: older bindings have no name for it
+# NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, by number: older bindings have no name for it.
+RECOVERY_ACTION = 230
 ACTIONS = ("none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset")
 ACTIONS += ("recover_imex_domain", "bus_reset", "system_reboot")
 LOST = 15  # NVML_ERROR_GPU_IS_LOST
@@ -61,10 +62,12 @@ def _try(pynvml, say, handles, index, name, read):
         if error.value in UNSUPPORTED and name != "handle":
             return
         say({"index": index, "check": name, "error": str(error), "code": error.value})
-        if error.value == LOST:  # every further call would end the same way, or hang
+        # Every further call would end the same way, or hang.
+        if error.value == LOST:
             handles.pop(index, None)
         return
-    except Exception as error:  # the binding's own trouble costs this check only
+    except Exception as error:
+        # The binding's own trouble costs this check only.
         say({"index": index, "check": name, "error": "%s: %s" % (type(error).__name__, error), "code": 0})
         return
     if name == "handle":
@@ -103,7 +106,8 @@ def _ecc_uncorrected(pynvml, handle, _):
 
 def _sram(pynvml, handle, _):
     found = pynvml.c_nvmlEccSramErrorStatus_v1_t()
-    pynvml.nvmlDeviceGetSramEccErrorStatus(handle, pynvml.byref(found))  # the binding takes a pointer here
+    # The binding takes a pointer here.
+    pynvml.nvmlDeviceGetSramEccErrorStatus(handle, pynvml.byref(found))
     return {
         "volatile": found.volatileUncParity + found.volatileUncSecDed,
         "aggregate": found.aggregateUncParity + found.aggregateUncSecDed,
@@ -143,7 +147,8 @@ def _process(one):
     try:
         found["uid"] = os.stat("/proc/%d" % one.pid).st_uid
     except OSError:
-        pass  # in a container of its own, or gone
+        # In a container of its own, or gone.
+        pass
     return found
 
 

@@ -8,7 +8,8 @@ from . import gpu_addresses, hook_environment, munge_spool, node_state
 from . import kernel_log
 from . import job_cgroup
 
-SEND_S = 2.0  # kept back for MUNGE and the spool
+# Kept back for MUNGE and the spool.
+SEND_S = 2.0
 
 
 def run(environ, settings, deadline):
@@ -34,7 +35,8 @@ def run(environ, settings, deadline):
         job_cgroup.start(settings, job_id, hook_environment.number(environ, "SLURM_JOB_UID"), sluid=hook_environment.sluid(environ))
     except OSError as error:
         facts["lost"] = "no kernel mark or sampler: %s" % error
-    if facts.get("gate", {}).get("refused"):  # no one would know why the node is drained
+    # No one would know why the node is drained.
+    if facts.get("gate", {}).get("refused"):
         facts["gate"].update(refused=False, why_not="the refusal could not be recorded")
     munge_spool.send(_said(settings, job_id, facts), settings, deadline)
 
@@ -55,14 +57,16 @@ def _gate(environ, settings, mark, deadline):
     own = [(index, known.get(str(index))) for index in hook_environment.gpu_indices(environ)]
     try:
         return prolog_gate.look(settings, own, deadline)
-    except Exception as error:  # a fault of slurmwrap's lets the job start
+    except Exception as error:
+        # A fault of slurmwrap's lets the job start.
         return {"refused": False, "why_not": "%s: %s" % (type(error).__name__, error)}
 
 
 def _refuse(settings, job_id):
     from . import prolog_gate
 
-    node_state.take_mark(settings, job_id)  # of an earlier run that never ended here
+    # Of an earlier run that never ended here.
+    node_state.take_mark(settings, job_id)
     try:
         prolog_gate.refuse(settings)
     except OSError:

@@ -16,7 +16,8 @@ from . import kernel_log
 READ_S, NVML_S = 1.0, 3.0
 FILE = 1 << 20
 PERMIT, FAULTS, KEPT = "gate-permit.json", "faults.json", "gate.json"
-BOOTTIME = 7  # CLOCK_BOOTTIME, which Python 3.6 does not name
+# CLOCK_BOOTTIME, which Python 3.6 does not name.
+BOOTTIME = 7
 LONGEST_S = 3600  # a permit that claims to hold longer is no permit: one of the clocks is wrong
 # Xids after which NVIDIA's catalog or the driver asks for a reset, a reboot or service.
 SUSPECT = frozenset((46, 48, 61, 62, 64, 74, 79, 95, 109, 110, 119, 120, 123, 136, 140, 143, 151, 154, 155, 156, 158))

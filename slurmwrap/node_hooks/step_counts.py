@@ -127,7 +127,8 @@ def _read(path, uid, since):
         raise ValueError("out of range")
     span = last - first
     per_s = (count - 1) / span if count > 1 and span > 0 else None
-    if per_s is not None and per_s > FASTEST:  # also infinity, which would spoil the whole observation's JSON
+    # Also infinity, which would spoil the whole observation's JSON.
+    if per_s is not None and per_s > FASTEST:
         per_s = None
     return {
         "count": count,

@@ -124,7 +124,8 @@ def take(name, mode, content):
                 raise UnpackRefused(NOT_OURS, "/%s is not ours" % name)
             os.unlink(last, dir_fd=folder)
     except FileNotFoundError:
-        pass  # the nodes share this directory, and another one was faster
+        # The nodes share this directory, and another one was faster.
+        pass
     finally:
         os.close(folder)
     parts = name.split("/")[:-1]

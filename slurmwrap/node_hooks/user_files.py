@@ -21,7 +21,8 @@ def become(user, uid, gid, keep):
     """Drops to the user for good; all descriptors but `keep` are closed. Raises when anything of root is left."""
     os.chdir("/")
     if os.geteuid() != 0 and _capabilities() & _BECOMING == _BECOMING:
-        os.setresuid(0, 0, 0)  # from another uid the capabilities would stay; from root's the kernel takes them all
+        # From another uid the capabilities would stay; from root's the kernel takes them all.
+        os.setresuid(0, 0, 0)
     if os.geteuid() == 0:
         os.initgroups(user, gid)
         os.setresgid(gid, gid, gid)
@@ -34,7 +35,8 @@ def become(user, uid, gid, keep):
             try:
                 os.close(descriptor)
             except OSError:
-                pass  # the one that listed the directory
+                # The one that listed the directory.
+                pass
 
 
 def may_become(uid):

@@ -198,7 +198,8 @@ def at_its_end(child):
 def main():
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM):
-        signal.signal(number, signal.SIG_IGN)  # meant for the job: --signal, or scancel of a signal
+        # Meant for the job: --signal, or scancel of a signal.
+        signal.signal(number, signal.SIG_IGN)
     os.nice(19)
     victim()
     reader, writer = os.pipe()

@@ -46,7 +46,8 @@ def allocate_proportional(queue: Sequence[JobDemand], servers: Sequence[Server])
 #
 # Unlike in the authors' simulator (msr-fiddle/synergy, 1bb2bed6), whose test never skips one, a victim that has nothing
 # above its share is left alone, and no demand exceeds what a server has.
-_EVEN = Prices(cpu=1.0, mib=1e-9)  # CPUs first; memory only where CPUs are equal
+# CPUs first; memory only where CPUs are equal.
+_EVEN = Prices(cpu=1.0, mib=1e-9)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,7 +91,8 @@ def _make_seat(claim: JobDemand, rooms: Sequence[FreeCapacity]) -> _Seat:
     plain = AllocationOption(
         cpus=max(share.cpus, claim.least_cpus), mem_mib=max(share.mem_mib, claim.least_mem_mib), speed=1.0
     )
-    if plain.cpus > share.most_cpus or plain.mem_mib > share.most_mem_mib:  # the share itself is not allowed
+    # The share itself is not allowed.
+    if plain.cpus > share.most_cpus or plain.mem_mib > share.most_mem_mib:
         plain = steps[0]
     return _Seat(claim=claim, best=steps[-1], share=plain, given=steps[-1])
 

@@ -31,7 +31,8 @@ class AllocationOption:
     mem_mib: int
     price: float = 0.0
     speed: float | None = None
-    gain: float = 0.0  # of log(speed) per price, from the rung below
+    # Of log(speed) per price, from the rung below.
+    gain: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,8 @@ class Share:
     mem_mib: int
     most_cpus: float
     most_mem_mib: int
-    whole: bool  # it owns all GPUs of a node
+    # It owns all GPUs of a node.
+    whole: bool
 
 
 def share_of(claim: JobDemand, servers: Sequence[Server]) -> Share | None:

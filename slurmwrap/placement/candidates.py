@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 _SIMPLE_FEATURE = r"(?a)[A-Za-z0-9._-]+"
 # With one of these we cannot report which nodes may run the job.
 _OPAQUE = ("nodelist", "nodefile", "reservation", "contiguous", "cluster-constraint", "batch", "spread-job")
-LATER = ("begin", "dependency", "hold")  # with one of these no one knows what is free when the job may start
+# With one of these no one knows what is free when the job may start.
+LATER = ("begin", "dependency", "hold")
 _UNFIT = frozenset({"DRAIN", "NOT_RESPONDING", "FAIL", "POWERED_DOWN", "POWERING_DOWN", "REBOOT"})
 _OPEN = frozenset({"UP", ""})
 
@@ -41,7 +42,8 @@ class CandidateNodes:
 
     need: ResourceUnits
     members: tuple[Node, ...]  # of its partitions
-    able: tuple[Node, ...]  # of these, whose size, GPU type and features allow it; whatever runs there now
+    # Of these, whose size, GPU type and features allow it; whatever runs there now.
+    able: tuple[Node, ...]
     capacity: Mapping[str, int]
     certain: Mapping[str, int]
     cpu_cap: int | None  # CPUs of one node that the tightest of its partitions gives a job
@@ -136,7 +138,8 @@ def _is_complex_feature(request: JobRequest) -> bool:
     return bool(feature) and not re.fullmatch(_SIMPLE_FEATURE, feature or "")
 
 
-Caps = tuple[int | None, int | None]  # CPUs and MiB that a job may have of one node; None: no limit
+# CPUs and MiB that a job may have of one node; None: no limit.
+Caps = tuple[int | None, int | None]
 
 
 def _compute_caps(partitions: Sequence[Partition]) -> tuple[Caps, Caps]:

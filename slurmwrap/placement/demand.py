@@ -27,7 +27,8 @@ class JobDemand:
     one before.
     """
 
-    job: str  # address, or any id of the caller's
+    # Address, or any id of the caller's.
+    job: str
     gpus_per_node: int
     nodes: int = 1
     cpus: float  # per GPU; the proportional share where no one said anything
@@ -52,10 +53,12 @@ class Allocation:
     """What one job is to ask for. `servers`: where it would start now, one name per node; () when it must wait."""
 
     job: str
-    cpus: float  # per GPU; times gpus_per_node it is whole
+    # Per GPU; times gpus_per_node it is whole.
+    cpus: float
     mem_mib: int  # per GPU
     servers: tuple[str, ...] = ()
-    speed: float | None = None  # relative to its proportional share, where that is known
+    # Relative to its proportional share, where that is known.
+    speed: float | None = None
     cpu_reason: str = ""
     mem_reason: str = ""
 

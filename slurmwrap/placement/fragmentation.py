@@ -42,7 +42,8 @@ def _make_node_filter(record: JobRecord) -> Callable[[Node], bool]:
     """By its lists of nodes and its features; an expression of features that we do not read forbids nothing."""
     listed, out = frozenset(names_in(record.req_nodes)), frozenset(names_in(record.exc_nodes))
     wanted = record.features if record.features.replace("_", "").replace("-", "").isalnum() else ""
-    narrow = len(listed) >= record.num_nodes  # a shorter list only says where some of its nodes must be
+    # A shorter list only says where some of its nodes must be.
+    narrow = len(listed) >= record.num_nodes
     return lambda node: (
         node.name not in out
         and (not listed or not narrow or node.name in listed)

@@ -29,7 +29,8 @@ from slurmwrap.placement.allocation_options import AllocationOption, Prices, Sha
 from slurmwrap.placement.demand import Allocation, GradedSettings, JobDemand, Server
 from slurmwrap.placement.free_capacity import FreeCapacity, Order, choose, list_eligible, list_free_capacity
 
-_HALF = 0.5  # of what a tuned request saves, spent on waiting for it at most
+# Of what a tuned request saves, spent on waiting for it at most.
+_HALF = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +189,8 @@ def _compute_budget(
     queue = sum(c.claim.gpus for c in candidates if c.share is not None and c.claim.gpus <= pool.gpus)
     reach = settings.drain if queue < pool.gpus else 1.0
     busy = min(pool.gpus - waiting, pool.gpus_busy)
-    held = busy / pool.gpus_busy if pool.gpus_busy else 1.0  # then jobs without GPUs hold it, and go on
+    # Then jobs without GPUs hold it, and go on.
+    held = busy / pool.gpus_busy if pool.gpus_busy else 1.0
     kept = settings.reserve * (pool.gpus - waiting - busy) / max(1, pool.gpus)
     return _Budget(
         cpus=pool.cpus * (reach - kept) - pool.cpus_held * held,

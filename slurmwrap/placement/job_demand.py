@@ -44,7 +44,8 @@ def make_job_demand(
         return None
     asked = compute_asked_mem_mib_per_gpu(shape)
     least = node.mem_mib // node.gpus if asked is None else compute_least_mem_mib(shape, profile, node, tuning)
-    memory = least if asked is None else max(asked, least)  # who is killed for memory has gained nothing by its speed
+    # Who is killed for memory has gained nothing by its speed.
+    memory = least if asked is None else max(asked, least)
     speeds = list_speed_points(profile, memory, gpus=gpus)
     if not speeds:
         return None

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from slurmwrap.placement.resource_units import ResourceUnits
 
 
-Rank = Callable[[NodeSlot, int], tuple[bool, int, float]]  # (breaks a whole node, weight, score) with so many units
+# (breaks a whole node, weight, score) with so many units
+Rank = Callable[[NodeSlot, int], tuple[bool, int, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

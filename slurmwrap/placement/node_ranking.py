@@ -105,7 +105,8 @@ def _compute_part(some: float, whole: float) -> float:
 
 
 # Which nodes a job is kept away from: suspect and lemon ones, as far as the cap and the job itself allow.
-_RANK = {"lemon": 0, "suspect": 1}  # the order in which the cap is spent
+# The order in which the cap is spent.
+_RANK = {"lemon": 0, "suspect": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +115,8 @@ class Avoidance:
 
     wish: OptionChange | None = None
     nodes: frozenset[str] = frozenset()
-    readable: bool = True  # the user's own list is one that we understand
+    # The user's own list is one that we understand.
+    readable: bool = True
 
 
 def avoid(request: JobRequest, field: CandidateNodes, health: Sequence[NodeHealth], config: Config) -> Avoidance:

@@ -71,7 +71,8 @@ def make_tuned_step(request: JobRequest, tuned: Sequence[OptionChange], config: 
     """What was raised above the request goes back to it, when waiting for it took too long: then it is no help."""
     if not tuned:
         return ()
-    from slurmwrap.placement.retune import list_restoring_updates  # only a job with a profile is tuned
+    # Only a job with a profile is tuned.
+    from slurmwrap.placement.retune import list_restoring_updates
 
     updates = list_restoring_updates(tuned, request)
     wait = config.placement.switch_wait_s
@@ -228,7 +229,8 @@ def _tune_request(
     config: Config,
     outlook: PlanningFacts,
 ) -> TunedRequestPlan:
-    from slurmwrap.placement.quota import compute_limits  # without a profile everything stays as asked
+    # Without a profile everything stays as asked.
+    from slurmwrap.placement.quota import compute_limits
     from slurmwrap.placement.tuning import tune
 
     limits = compute_limits(request, field.partitions, snapshot.quotas, qos=outlook.qos, account=outlook.account)

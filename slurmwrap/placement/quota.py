@@ -25,7 +25,8 @@ class Kept:
 
     given: Bounds
     cpu_cap: float | None = None
-    reasons: tuple[tuple[str, str], ...] = ()  # ("cpus" | "mem", why it stays as asked)
+    # ("cpus" | "mem", why it stays as asked)
+    reasons: tuple[tuple[str, str], ...] = ()
 
 
 def compute_limits(
@@ -88,7 +89,8 @@ def _limit_cpus(target: float | None, shape: ResourceShape, limits: Limits) -> t
 
 
 def _limit_memory(target: int | None, shape: ResourceShape, limits: Limits) -> tuple[int | None, str]:
-    asked = compute_asked_mem_mib_per_gpu(shape) or 0  # not said: the site's default, which may be less than `target`
+    # Not said: the site's default, which may be less than `target`.
+    asked = compute_asked_mem_mib_per_gpu(shape) or 0
     if target is None:
         return target, ""
     if target < asked:

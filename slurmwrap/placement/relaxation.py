@@ -36,15 +36,16 @@ BLOCKED = re.compile(
 )
 _NODES_MISSING = re.compile(r"ReqNodeNotAvail|Nodes[ _]required", re.ASCII)
 KEYS = frozenset(OPTION_OF)  # of scontrol update
-SIZES = frozenset(
-    ("NumNodes", "MinMemoryNode", "CPUsPerTask", "MinCPUsNode")
-)  # limits of QOS and association count them
+# Limits of QOS and association count them.
+SIZES = frozenset(("NumNodes", "MinMemoryNode", "CPUsPerTask", "MinCPUsNode"))
 _TUNED = frozenset(("MinMemoryNode", "CPUsPerTask", "MinCPUsNode"))
-_MOST = 16  # levels, and updates of one
+# Levels, and updates of one.
+_MOST = 16
 _NODES = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", re.ASCII)
 _RANGES = re.compile(r"([0-9]{1,9})-([0-9]{1,9})", re.ASCII)
 _PLAIN = re.compile(r"[^A-Za-z0-9 ,.&-]+", re.ASCII)
-_LONGEST, _NAMES = 8192, 20_000  # of a host list that is looked at
+# Of a host list that is looked at.
+_LONGEST, _NAMES = 8192, 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +68,8 @@ class Urgent:
     everything: bool = True
 
 
-Group = tuple[SlurmAction, ...]  # belong together: all of them, or none
+# Belong together: all of them, or none.
+Group = tuple[SlurmAction, ...]
 
 
 def relax(

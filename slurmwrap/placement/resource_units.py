@@ -25,13 +25,16 @@ _GPU_OPTIONS = ("gpus", "gpus-per-node", "gres", "gpus-per-task", "tres-per-task
 class ResourceUnits:
     """The job in units. CPUs and MiB; `node_*` are taken once on each node next to its units."""
 
-    units: int  # in all: every one of them is placed, or none
-    gpus: int  # of one unit, as the two that follow
+    # In all: every one of them is placed, or none.
+    units: int
+    # Of one unit, as the two that follow.
+    gpus: int
     cpus: float = 0.0
     mem_mib: float = 0.0
     node_cpus: int = 0
     node_mem_mib: int = 0
-    per_node: int | None = None  # units on one node at most; None: what fits
+    # Units on one node at most; None: what fits.
+    per_node: int | None = None
     least_nodes: int = 1
     most_nodes: int | None = None  # None: Slurm decides
     whole: bool = False  # nodes without anybody else

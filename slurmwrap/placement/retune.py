@@ -210,7 +210,8 @@ def _parse_names(hostlist: str | None) -> frozenset[str] | None:
 # Rules for the jobs of a queue whose CPUs and memory are divided together while they wait.
 #
 # The same for the site's reconciler (reconcile/tune_pending.py) and the simulator (sim/engines).
-MATTERS = 0.05  # a change of speed below this is not worth an update of a job that cannot start yet
+# A change of speed below this is not worth an update of a job that cannot start yet.
+MATTERS = 0.05
 
 
 def limit_to_share_of_servers(claim: JobDemand, servers: Sequence[Server]) -> JobDemand:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from slurmwrap.sbatch.request import JobRequest, OptionChange
 
 
-_FIRM = {"nodes": ("fewest nodes", "NumNodes"), "constraint": ("one rack", "Features")}  # option → level, its key
+# Option → level, its key.
+_FIRM = {"nodes": ("fewest nodes", "NumNodes"), "constraint": ("one rack", "Features")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +37,8 @@ class PlanningFacts:
     relaxing: bool = False  # a reconciler loosens waiting jobs: firm things may be asked for
     qos: str = ""  # and account: those that Slurm gave a job that is submitted already; "": no one knows yet
     account: str = ""
-    starts_now: bool = False  # it is eligible at once: no pre-run, --begin, --hold or dependency in between
+    # It is eligible at once: no pre-run, --begin, --hold or dependency in between.
+    starts_now: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +126,8 @@ def keep_submitted_options(before: PlacementPlan, options: Sequence[str], case: 
 #           refused where no rack could ever hold the job, and takes the place of --constraint, so it is only for jobs
 #           that name no feature. `--constraint=[a|b]` is firm until `scontrol update Features=`.
 # file      Slurm knows nothing: only a list of nodes says it (slurm_options.py).
-MAX_RACKS = 32  # alternatives in one --constraint or --prefer: slurmctld tries each of them at every pass
+# Alternatives in one --constraint or --prefer: slurmctld tries each of them at every pass.
+MAX_RACKS = 32
 
 
 def ask_for_one_domain(case: PlacementContext, before: PlacementPlan | None, count: SlurmOptions) -> SlurmOptions:
@@ -314,7 +317,8 @@ _BY_SOURCE: Mapping[str, Callable[[PlacementContext], SlurmOptions]] = {
 # On 24.11.5 and 26.05.5: `--gpus=4 --nodes=2 --ntasks-per-node=2` is refused with a list of its nodes, whichever they
 # are ("Requested node configuration is not available"), and so is each such job whose tasks are a multiple of its
 # GPUs.
-_TAKES_EVERY_LIST = (22, 5)  # what the releases between it and 24.11 do was not tried
+# What the releases between it and 24.11 do was not tried.
+_TAKES_EVERY_LIST = (22, 5)
 
 
 def ask_for_node_count(case: PlacementContext, before: PlacementPlan | None) -> SlurmOptions:
@@ -336,7 +340,8 @@ def _ask_for_fewest(case: PlacementContext) -> SlurmOptions:
     if not case.firm or need.units < 2:
         return SlurmOptions(remarks=("Slurm takes the fewest nodes that are free",) if need.units > 1 else ())
     allowed = [p.max_nodes for p in field.partitions if p.max_nodes]
-    most = min([need.units, need.tasks or need.units, len(field.able), *allowed])  # no node without a task
+    # No node without a task.
+    most = min([need.units, need.tasks or need.units, len(field.able), *allowed])
     least = max([1, *(p.min_nodes for p in field.partitions)])
     if not least <= field.fewest < most or not field.holds_on(case.usable, field.fewest):
         return SlurmOptions()

@@ -21,8 +21,10 @@ from slurmwrap.model.resource_profile import CurvePoint, ResourceProfile, SpeedP
 from slurmwrap.profiling.memory_model import MemoryModel, find_needed_mib
 from slurmwrap.profiling.memory_model import compute_speed as share_at
 
-BETWEEN = 4  # points at most between two that were measured
-_PARTS = (0.5, 0.65, 0.8, 0.95)  # of the best speed that memory allows: where the memory axis gets a point
+# Points at most between two that were measured.
+BETWEEN = 4
+# Of the best speed that memory allows: where the memory axis gets a point.
+_PARTS = (0.5, 0.65, 0.8, 0.95)
 _ROUNDING = 1e-9
 
 

@@ -58,7 +58,8 @@ def tune(
     node = make_least_node(nodes.able, nodes.partitions)
     if any(request.setting(option) for option in CPU_OPAQUE):
         given = compute_tuning_bounds(request.shape, profile, node, config)
-        by_cpu = request.shape.mem_unit is MemUnit.PER_CPU  # then no one knows how much memory a node would give
+        # Then no one knows how much memory a node would give.
+        by_cpu = request.shape.mem_unit is MemUnit.PER_CPU
         given = replace(given, cpus_per_gpu=None, mem_mib_per_gpu=None if by_cpu else given.mem_mib_per_gpu)
     else:
         given = _compute_bounds(request.shape, profile, node, config)
@@ -82,7 +83,8 @@ def _keep_as_requested(shape: ResourceShape, reasons: Sequence[tuple[str, str]])
 def _compute_bounds(shape: ResourceShape, profile: ResourceProfile | None, node: Node, config: Config) -> Bounds:
     """By its speed where that is known, else what tuning_bounds.py says alone."""
     given = compute_tuning_bounds(shape, profile, node, config)
-    if config.tuning.policy == "proportional":  # a job that is killed for memory helps no one
+    # A job that is killed for memory helps no one.
+    if config.tuning.policy == "proportional":
         more = (given.mem_mib_per_gpu or 0) > (compute_asked_mem_mib_per_gpu(shape) or inf)
         return replace(given, cpus_per_gpu=None, mem_mib_per_gpu=given.mem_mib_per_gpu if more else None)
     if profile is None or not (profile.surface or profile.cpu_curve):
@@ -125,7 +127,8 @@ def _convert_to_mem_unit(shape: ResourceShape, per_gpu: int, node_mib: int) -> t
         tasks = get_tasks_per_node(shape)
         if tasks is None:
             return None
-        by_gpu = shape.cpu_unit is CpuUnit.PER_GPU  # still at least one CPU for each task
+        # Still at least one CPU for each task.
+        by_gpu = shape.cpu_unit is CpuUnit.PER_GPU
         cpus = max(tasks, (shape.cpus or 1) * gpus) if by_gpu else (shape.cpus or 1) * tasks
         exact, asked = per_gpu * gpus / cpus, shape.mem_mib or 0
         if exact <= asked:
@@ -157,7 +160,8 @@ def tune_single_job(
     cpus, memory = allocate_single_job(claim, node, partial(allocate, policy=tuning.policy, settings=settings))
     why, share = f"{_describe_effect(claim, cpus, memory)} ({describe_basis(profile)})", node.cpus / node.gpus
     said = f"with {cpus:.3g} CPUs per GPU instead of {claim.cpus:.3g} {why}; its share is {share:.3g}"
-    cached = bool(profile.surface) and memory != claim.mem_mib  # of others tuning_bounds.py says the same
+    # Of others tuning_bounds.py says the same.
+    cached = bool(profile.surface) and memory != claim.mem_mib
     return Bounds(
         cpus_per_gpu=None if cpus == claim.cpus else cpus,
         mem_mib_per_gpu=memory if cached else beside.mem_mib_per_gpu,

@@ -96,7 +96,8 @@ def compute_least_cpus(shape: ResourceShape, profile: ResourceProfile, node: Nod
 def _compute_memory(
     shape: ResourceShape, profile: ResourceProfile, node: Node, config: Config
 ) -> tuple[int | None, str]:
-    if shape.mem_mib == 0:  # --mem=0: all of the node, on purpose
+    # --mem=0: all of the node, on purpose
+    if shape.mem_mib == 0:
         return None, ""
     asked = compute_asked_mem_mib_per_gpu(shape)
     # said nothing: Slurm's default holds, often the whole node

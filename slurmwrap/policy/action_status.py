@@ -75,7 +75,8 @@ def get_status_of_drain(action: ActionRecord, fleet: Fleet, share: float) -> Act
         return _make_void_status(f"Slurm knows no node {action.target}")
     if drained_by_us(node):
         return _DONE
-    if action.rule == "gate":  # it is out already; only the Reason becomes ours
+    # It is out already; only the Reason becomes ours.
+    if action.rule == "gate":
         return (
             _NOW
             if node.prolog_failed
@@ -131,7 +132,8 @@ def _is_same_hosts(one: str, other: str) -> bool:
 
 
 def _is_held(job: JobRecord) -> bool:
-    return job.pending and job.reason.replace(" ", "_") in HELD  # squeue prints blanks, scontrol underscores
+    # squeue prints blanks, scontrol underscores
+    return job.pending and job.reason.replace(" ", "_") in HELD
 
 
 def _is_down(node: Node) -> bool:

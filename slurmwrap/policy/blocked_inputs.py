@@ -15,7 +15,8 @@ from slurmwrap.model.retry_decision import PlannedAction
 from slurmwrap.policy.decision_context import DecisionContext
 
 EVERYBODY = -1
-_UNREAD = "cannot be read"  # an I/O error of slurmwrap's may be a mount's, not the content's
+# An I/O error of slurmwrap's may be a mount's, not the content's.
+_UNREAD = "cannot be read"
 _SHOWN = 200
 
 

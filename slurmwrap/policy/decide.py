@@ -42,7 +42,8 @@ def decide(case: DecisionContext, config: Config) -> RetryDecision:
 
 def _select_decider(case: DecisionContext) -> Callable[[DecisionContext, Config], RetryDecision]:
     if case.incident is not None and case.diagnosis.decision == "blacklist_input":
-        return _retry  # the file is where it was; what is under it was away
+        # The file is where it was; what is under it was away.
+        return _retry
     return _ABOUT.get(case.diagnosis.decision, _stop)
 
 

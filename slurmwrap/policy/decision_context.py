@@ -28,8 +28,10 @@ class DecisionContext:
 
     diagnosis: Diagnosis
     record: JobRun
-    job: JobRecord | None  # Slurm's record now; None: forgotten
-    submission: Submission | None  # of this very job (record.speaks_for)
+    # Slurm's record now; None: forgotten.
+    job: JobRecord | None
+    # Of this very job (record.speaks_for).
+    submission: Submission | None
     ledger: Ledger = field(default_factory=Ledger)
     fleet: Fleet = field(default_factory=Fleet)
     limits: tuple[Partition, ...] = ()  # of the job's partitions; () when unknown
@@ -69,7 +71,8 @@ def find_refusal(case: DecisionContext) -> str:
     if not case.job.requeue:
         return "it is not requeueable (Requeue=0)"
     if "CANCELLED" in (case.record.state, case.job.state):
-        return "it was cancelled"  # scontrol would requeue it without complaint (facts/slurm.md 3)
+        # scontrol would requeue it without complaint (facts/slurm.md 3)
+        return "it was cancelled"
     if _is_bare_array(case):
         return f"Slurm gives no task of array {case.job.array_job_id}, and its bare id would mean every task"
     if case.record.state == "COMPLETED":

@@ -37,7 +37,8 @@ __all__ = [
     "wait_s",
 ]  # fmt: skip
 
-Mounts = Callable[[str], str]  # a path -> the mount point below "/" that it lies on; "": none is known
+# A path -> the mount point below "/" that it lies on; "": none is known.
+Mounts = Callable[[str], str]
 
 # Of domain AE only what a network, a fabric or a driver roll-out does to several jobs at once.
 SHARED = frozenset(
@@ -48,7 +49,8 @@ SHARED = frozenset(
 )
 # A file system that is away looks like a missing file: such a failure joins an open storage incident, and opens none.
 _FOLLOW = {"storage_io": frozenset({"incorrect_inputs", "checkpoint_error"})}
-FAILURES = SHARED.union(*_FOLLOW.values())  # that can belong to an incident
+# That can belong to an incident.
+FAILURES = SHARED.union(*_FOLLOW.values())
 _VOUCHED = ("kernel", "nvml", "slurm")
 _PATH = re.compile(r"(?<![\w/.:])(/[\w.+@-]{1,64}(?:/[\w.+@-]{1,64}){0,3})")
 _HOST = re.compile(r"\b((?:[a-z0-9-]{1,63}\.){1,5}[a-z]{2,24})\b")
@@ -60,7 +62,8 @@ _LOCAL = frozenset(
     )
 )
 _TEXT_CAP = 2000
-_CONFIRMED = 2  # users who say the same
+# Users who say the same.
+_CONFIRMED = 2
 _FILES = ("py", "so", "cc", "cpp", "cu", "h", "c", "rs", "go", "json", "yaml", "txt", "log", "out", "err")
 
 
@@ -195,7 +198,8 @@ def _find_opening_failures(group: Sequence[JobRun], settings: Incidents) -> Sequ
     """
     jobs, uids, vouched = set[tuple[int, int]](), set[int](), set[str]()
     on: dict[str, set[tuple[int, int]]] = {}
-    worst = 0  # jobs that share one node, at most
+    # Jobs that share one node, at most.
+    worst = 0
     for count, record in enumerate(group, start=1):
         job = (submitted_id(record), record.uid)
         jobs.add(job)

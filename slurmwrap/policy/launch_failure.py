@@ -14,7 +14,8 @@ from slurmwrap.policy import decision_context, requeue
 from slurmwrap.policy.decision_context import DecisionContext
 from slurmwrap.policy.requeue import RequeueSpec
 
-HELD_LAUNCH = "launch_failed_requeued_held"  # squeue prints it with blanks
+# squeue prints it with blanks
+HELD_LAUNCH = "launch_failed_requeued_held"
 
 
 def is_held_launch(job: JobRecord) -> bool:
@@ -49,7 +50,8 @@ def make_launch_comment(case: DecisionContext) -> str:
 
 
 def _decide_after_gate(case: DecisionContext) -> RetryDecision:
-    nodes = case.gate_nodes or case.record.nodes[:1]  # of several nodes only one need have refused
+    # Of several nodes only one need have refused.
+    nodes = case.gate_nodes or case.record.nodes[:1]
     because = f"the Prolog gate refused {', '.join(nodes)}: {case.gate}"
     relabel = tuple(
         PlannedAction(
@@ -72,5 +74,6 @@ def _decide_release(case: DecisionContext, rule: str, because: str, avoid: tuple
     again = RequeueSpec(
         rule=rule, because=because, avoid=avoid if len(avoid) == 1 else (), comment=make_launch_comment(case)
     )
-    actions = requeue.make_requeue_actions(again, case.job)[1:]  # it is requeued and held already
+    # It is requeued and held already.
+    actions = requeue.make_requeue_actions(again, case.job)[1:]
     return RetryDecision(decision="retry_elsewhere", reason=because, actions=actions)

@@ -12,8 +12,10 @@ from slurmwrap.model.observation import Context, Observation
 from slurmwrap.model.run import StrikeRecord
 
 REPAIRED, LIFTED, CLEARED = "repaired", "lifted", "cleared"
-_LINES, _CAP = 64, 500  # lines of one run on one node that are kept, and characters of each
-_SPREAD = 4  # lines over which the driver prints that a GPU fell off the bus
+# Lines of one run on one node that are kept, and characters of each.
+_LINES, _CAP = 64, 500
+# Lines over which the driver prints that a GPU fell off the bus.
+_SPREAD = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,9 +25,11 @@ class GpuFault:
     node: str
     at: float
     job_id: int
-    uid: int  # of the job; -1 when unknown
+    # Of the job; -1 when unknown.
+    uid: int
     text: str
-    incident: str = ""  # of a run of this job, as far as is known
+    # Of a run of this job, as far as is known.
+    incident: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +62,8 @@ class Removal:
     began: float
     reason: str = ""
     ours: bool = False
-    ended: float | None = None  # None: it is still out
+    # None: it is still out.
+    ended: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,14 +37,17 @@ _MAX_SHARES = 64  # a failure of a larger job, with no node named, says nothing 
 class ScoreTerm:
     """One addend of a node's sum. `weight` 0: it does not count, and `why_not` says why."""
 
-    kind: str  # xid | strike | node_failure | multi_node_failure | removal
-    grade: str  # a key of WEIGHTS, or "share": one of n nodes that may be at fault
+    # Xid | strike | node_failure | multi_node_failure | removal.
+    kind: str
+    # A key of WEIGHTS, or "share": one of n nodes that may be at fault.
+    grade: str
     weight: float
     at: float
     job_id: int = 0
     uid: int = -1
     text: str = ""
-    gpu: str = ""  # PCI address, for an Xid
+    # PCI address, for an Xid.
+    gpu: str = ""
     why_not: str = ""
     note: str = ""  # what changed its weight
 
@@ -57,17 +60,21 @@ class NodeScore:
     status: str  # OK, SUSPECT or LEMON
     ratio: float
     weight: float
-    expected: float  # weight that a node of the fleet would have, had it run as much
+    # Weight that a node of the fleet would have, had it run as much.
+    expected: float
     prior: float
     jobs: int  # distinct, that count
     users: int
-    conclusive: int  # distinct jobs with a conclusive fault
+    # Distinct jobs with a conclusive fault.
+    conclusive: int
     runs: int
     hours: float
-    since: float  # of the first term that counts; 0 for none
+    # Of the first term that counts; 0 for none.
+    since: float
     terms: tuple[ScoreTerm, ...] = ()
     repairs: tuple[Repair, ...] = ()
-    why: str = ""  # why it is no worse than it is, or what made it so
+    # Why it is no worse than it is, or what made it so.
+    why: str = ""
 
 
 def compute_node_scores(history: NodeHistory, config: Nodes, *, now: float) -> tuple[NodeScore, ...]:
@@ -81,7 +88,8 @@ def compute_node_scores(history: NodeHistory, config: Nodes, *, now: float) -> t
     ran = {one.node: one for one in history.exposure}
     weights = {node: sum(term.weight for term in found) for node, found in terms.items()}
     found: list[NodeScore] = []
-    for _ in range(2):  # the second time without the lemons: in a small fleet one of them would hide the others
+    # The second time without the lemons: in a small fleet one of them would hide the others.
+    for _ in range(2):
         expected = _compute_expected_weights(
             weights, ran, frozenset(score.node for score in found if score.status == LEMON)
         )

@@ -9,8 +9,10 @@ from slurmwrap.diagnosis.build_evidence import compute_memory_limit_mib
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.node import Partition
 
-MARGIN = 1.2  # over what progress says: it is never even
-_ROUNDED = ((600, 60), (2 * 3600, 300), (12 * 3600, 900))  # (below so many seconds, to multiples of)
+# Over what progress says: it is never even.
+MARGIN = 1.2
+# (below so many seconds, to multiples of)
+_ROUNDED = ((600, 60), (2 * 3600, 300), (12 * 3600, 900))
 
 
 def memory_cap(job: JobRecord, largest_mib: int, limits: Iterable[Partition]) -> int:

@@ -213,7 +213,8 @@ def _kept(run: JobRun, base: int) -> float:
 # The jitter comes out of the job's own key: a reconciler that was killed decides the same again, and a hundred jobs
 # that failed in the same second do not come back in the same second.
 HOUR_S = 3600.0
-JITTER = 0.25  # of the wait, at most
+# Of the wait, at most.
+JITTER = 0.25
 
 
 def compute_backoff_s(base_s: int, spent: int, seed: str = "") -> int:
@@ -243,9 +244,11 @@ def find_next_start(starts: Iterable[float], earliest: float, per_hour: int) -> 
 
 
 def _is_within_rate(known: Sequence[float], at: float, per_hour: int) -> bool:
-    hour = HOUR_S - 0.001  # sums of seconds as floats are not exact
+    # Sums of seconds as floats are not exact.
+    hour = HOUR_S - 0.001
     if bisect_right(known, at) - bisect_right(known, at - hour) >= per_hour:
-        return False  # at once, for most of the moments of a long queue
+        # At once, for most of the moments of a long queue.
+        return False
     near = known[bisect_right(known, at - hour) : bisect_left(known, at + hour)]
     together = sorted((*near, at))
     return all(last - first >= hour for first, last in zip(together, together[per_hour:], strict=False))

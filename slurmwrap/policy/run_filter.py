@@ -11,7 +11,8 @@ from fnmatch import fnmatchcase
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.run import JobRun
 
-NO_FAILURES = ("success", "cancelled", "completed_with_error")  # categories of a judged run that did not fail
+# Categories of a judged run that did not fail.
+NO_FAILURES = ("success", "cancelled", "completed_with_error")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,10 +25,13 @@ class RunFilter:
     names: tuple[str, ...] = ()  # patterns: "sweep*"
     categories: tuple[str, ...] = ()
     decisions: tuple[str, ...] = ()
-    states: tuple[str, ...] = ()  # Slurm's in capitals; PENDING and RUNNING: it has not ended
+    # Slurm's in capitals; PENDING and RUNNING: it has not ended.
+    states: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
-    since: float | None = None  # it ended then or later, or not yet
-    until: float | None = None  # it ended, or if it has not ended began, before
+    # It ended then or later, or not yet.
+    since: float | None = None
+    # It ended, or if it has not ended began, before.
+    until: float | None = None
     failed: bool = False
 
 

@@ -90,7 +90,8 @@ class NodeStatus:
 
     health: NodeHealth
     published: bool
-    score: NodeScore | None = None  # None: drained by us, without evidence in the window
+    # None: drained by us, without evidence in the window.
+    score: NodeScore | None = None
 
 
 def health(history: NodeHistory, nodes: Iterable[Node], config: Config, *, now: float) -> tuple[NodeHealth, ...]:

@@ -21,7 +21,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slurmwrap.prerun.static.started_program import EntryPoint
 
-SETTINGS = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")  # what an argument may name next to code
+# What an argument may name next to code.
+SETTINGS = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf")
 MAX_FILES, MAX_BYTES, MAX_S = 500, 16 << 20, 0.3
 _FILE_BYTES = 2 << 20
 _SHELL_DEPTH = 3
@@ -30,7 +31,8 @@ _IMPORT = (
     rb"|import[ \t]+(?P<modules>[^\n#;]+))"
 )
 _NAME = rb"[A-Za-z_][\w.]*"
-_HYDRA = ("conf", "config", "configs")  # hydra's config_path, as its own examples call it
+# hydra's config_path, as its own examples call it
+_HYDRA = ("conf", "config", "configs")
 
 
 def code_files(
@@ -60,8 +62,10 @@ class ProgramCode:
     """A Python program with its local modules. `whole`: all of it was read."""
 
     code: bytes
-    imports: frozenset[str]  # top-level names of all modules that it imports
-    local: frozenset[str]  # those of them that were read
+    # top-level names of all modules that it imports
+    imports: frozenset[str]
+    # Those of them that were read.
+    local: frozenset[str]
     whole: bool
 
 
@@ -135,7 +139,8 @@ class _Budget:
         if self.files <= 0 or self.bytes <= 0 or time.monotonic() > self.until:
             return None
         try:
-            info = os.stat(path)  # before opening: a FIFO would hang
+            # Before opening: a FIFO would hang.
+            info = os.stat(path)
             if not stat.S_ISREG(info.st_mode) or info.st_size > _FILE_BYTES:
                 return None
             with open(path, "rb") as file:

@@ -19,7 +19,8 @@ from slurmwrap.model.resource_profile import CurvePoint
 __all__ = ["StepTimeFit", "fit", "least_cpus", "predict"]
 
 SHARPNESS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 24.0)
-USUAL = 8.0  # of loaders with workers; what two points cannot show
+# Of loaders with workers; what two points cannot show.
+USUAL = 8.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +83,8 @@ def _compute_residual(points: Sequence[CurvePoint], found: StepTimeFit) -> float
 def _solve_fit(points: Sequence[CurvePoint], p: float) -> StepTimeFit:
     """T**p = a + b * k**-p, linear in a and b; both at least 0."""
     scale = max(point.steps_per_s for point in points)
-    times = [scale / point.steps_per_s for point in points]  # at least 1, so that powers stay in range
+    # At least 1, so that powers stay in range.
+    times = [scale / point.steps_per_s for point in points]
     rows = [(time**-p, (point.cpus * time) ** -p) for point, time in zip(points, times, strict=True)]
     aa, bb = sum(a * a for a, _ in rows), sum(b * b for _, b in rows)
     ab, ya, yb = sum(a * b for a, b in rows), sum(a for a, _ in rows), sum(b for _, b in rows)

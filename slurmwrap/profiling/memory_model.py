@@ -13,8 +13,10 @@ from math import ceil, log
 
 from slurmwrap.fast_dataclasses import dataclass
 
-MEMORY_MIB_PER_S = 4096.0  # one process copying out of the page cache; storage is what binds, this hardly matters
-FLOOR_MARGIN, FLOOR_EXTRA_MIB = 1.2, 1024  # over the peak of anonymous and shared memory (facts of C3)
+# One process copying out of the page cache; storage is what binds, this hardly matters.
+MEMORY_MIB_PER_S = 4096.0
+# Over the peak of anonymous and shared memory (facts of C3).
+FLOOR_MARGIN, FLOOR_EXTRA_MIB = 1.2, 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +51,8 @@ def compute_speed(model: MemoryModel, mem_mib: float, *, keeps: bool = False) ->
         return 0.0
     if model.read_mib_per_s is None or model.storage_mib_per_s is None:
         return None
-    if model.dataset_mib is None:  # no one knows how much an epoch reads: as if nothing were ever read again
+    # No one knows how much an epoch reads: as if nothing were ever read again.
+    if model.dataset_mib is None:
         return min(1.0, model.storage_mib_per_s / model.read_mib_per_s) if model.read_mib_per_s else 1.0
     compute = model.epoch_s
     if not compute:

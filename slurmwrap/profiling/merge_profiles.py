@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 # What of a measurement can be true. Pure. A pre-run's measurement is its user's claim, and a site keeps it.
 #
 # A rate of 1e-320 or 2**63 MiB would not harm its user alone: no one could merge it, or read the database again.
-MOST = 1e12  # seconds, steps, MiB, watts; a PiB of memory is 1e9 MiB
+# Seconds, steps, MiB, watts; a PiB of memory is 1e9 MiB.
+MOST = 1e12
 MOST_GPUS, MOST_CPUS = 1024, 65536  # of one node
 MOST_POINTS, MOST_ROUNDS = 256, 1000
 SLOWEST, FASTEST = 1e-9, 1e9  # steps per second
@@ -273,7 +274,8 @@ def _get_measured_need(measurement: Measurement) -> _Need | None:
 def _merge_needs(known: _Need | None, new: _Need | None, *, old_complete: bool, complete: bool) -> _Need | None:
     if known is None or new is None:
         return new or known
-    if old_complete != complete:  # the one of complete runs outranks
+    # The one of complete runs outranks.
+    if old_complete != complete:
         return known if old_complete else new
     return _take_greater(known, new)
 

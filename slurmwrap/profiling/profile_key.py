@@ -41,10 +41,13 @@ _SHAPING = re.compile(
     r"|image-size|img|resolution|crop|hidden|layer|depth|width|heads|model|arch|config|compile|checkpointing|shard|zero"
     r"|(?:^|-)(?:bs|tp|pp|size)$"
 )
-_PLACES = re.compile(r"dir|output|log|save|port|resume|seed|timestamp")  # they name runs and places, not work
-_SHORT = frozenset(("b", "j", "bs"))  # -b 64 and -j 8, as torchvision's and timm's scripts spell them
+# They name runs and places, not work.
+_PLACES = re.compile(r"dir|output|log|save|port|resume|seed|timestamp")
+# -b 64 and -j 8, as torchvision's and timm's scripts spell them
+_SHORT = frozenset(("b", "j", "bs"))
 _WORD = re.compile(r"""[^\s"'();&|]+""")
-_TEXT_CAP = 1 << 18  # characters of a script that are looked at
+# Characters of a script that are looked at.
+_TEXT_CAP = 1 << 18
 
 
 def derive_key(request: JobRequest, entry_program: str, gpu_type: str) -> str:

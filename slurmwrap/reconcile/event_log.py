@@ -30,9 +30,11 @@ class EventKind(Enum):
     JUDGED = "judged"
     ACTED = "acted"
     NOT_ACTED = "not_acted"
-    REFUSED = "refused"  # spool files that were not believed
+    # Spool files that were not believed.
+    REFUSED = "refused"
     ERROR = "error"
-    PASSED = "passed"  # the sum of one pass
+    # The sum of one pass.
+    PASSED = "passed"
     NOTE = "note"
 
     @property

@@ -54,10 +54,12 @@ def _drop_waiting_actions(actions: Sequence[ActionRecord], run: ReconcilePass) -
 
 def _get_mode(ruled: PlannedAction, run: ReconcilePass) -> str:
     if ruled.rule == "gate":
-        return "act"  # the gate refused, so it did act: what it caused is put right whatever the rule says now
+        # The gate refused, so it did act: what it caused is put right whatever the rule says now.
+        return "act"
     mode = run.edges.config.mode_of(ruled.rule)
     if mode == "act" and run.edges.scope.user is not None and ruled.action.verb is Verb.DRAIN:
-        return "advise"  # for the administrator: a user cannot
+        # For the administrator: a user cannot.
+        return "advise"
     return mode
 
 
@@ -71,7 +73,8 @@ def _execute_actions(record: JobRun, actions: Sequence[ActionRecord], run: Recon
     """Does the actions in order; False when some must wait for a later pass."""
     for action in actions:
         if action.verb == Verb.BLOCK_INPUT.value:
-            _mark_done(action, "", run)  # the block itself was stored with the diagnosis
+            # The block itself was stored with the diagnosis.
+            _mark_done(action, "", run)
         elif action.verb == Verb.DRAIN.value:
             _drain(action, record, run)
     others = (Verb.BLOCK_INPUT.value, Verb.DRAIN.value)
@@ -79,7 +82,8 @@ def _execute_actions(record: JobRun, actions: Sequence[ActionRecord], run: Recon
 
 
 def _drain(action: ActionRecord, record: JobRun, run: ReconcilePass) -> None:
-    run.forget_snapshot()  # the cap and other people's drains are looked at as they are now
+    # The cap and other people's drains are looked at as they are now.
+    run.forget_snapshot()
     fleet = fleet_of(run.snapshot(), record.partition)
     found = action_status.get_status_of_drain(action, fleet, run.edges.config.placement.exclude_cap)
     _settle_action(action, found, run)
@@ -136,7 +140,8 @@ def _ask(action: ActionRecord, record: JobRun | None, run: ReconcilePass) -> str
     except SlurmUnreachable as away:
         if owner is None:
             raise
-        run.edges.slurm.job(action.target)  # raises where it is the controller that does not answer
+        # Raises where it is the controller that does not answer.
+        run.edges.slurm.job(action.target)
         again = owner in run.book.muted
         mute_user(owner, run)
         return str(away) if again else None
@@ -181,7 +186,8 @@ def _publish_outcome(record: JobRun, run: ReconcilePass) -> bool:
     try:
         publisher.tell_owner(record, run.edges.store.actions(record.attempt))
     except SlurmwrapError as error:
-        run.telling = False  # one failure is enough for a pass
+        # One failure is enough for a pass.
+        run.telling = False
         run.summary.errors.append(str(error))
         return False
     return True

@@ -23,8 +23,10 @@ from slurmwrap.protocols import Store
 from slurmwrap.reconcile.reconcile_context import IngestReport, Services, SlurmJobs, Unpack, learn
 
 BATCH = 200
-LIMIT = 200_000  # files of one spool in one pass
-LATEST, MOST = 1e11, 1e12  # Unix seconds; seconds, steps and GPUs that a user may claim
+# Files of one spool in one pass.
+LIMIT = 200_000
+# Unix seconds; seconds, steps and GPUs that a user may claim.
+LATEST, MOST = 1e11, 1e12
 _HOOKS = frozenset({Context.PROLOG, Context.EPILOG, Context.EPILOG_SLURMCTLD})
 
 
@@ -195,7 +197,8 @@ def _block_from_prerun(one: SpoolEntry, edges: Services) -> bool:
     )
     mode = edges.config.mode_of("block_input")
     if mode != "act":
-        edges.store.intend(None, make_block_actions((blocked,))[0], mode, record.at)  # what would have been done
+        # What would have been done.
+        edges.store.intend(None, make_block_actions((blocked,))[0], mode, record.at)
         return False
     edges.store.block_input(blocked)
     return True
@@ -210,7 +213,8 @@ def _open_unseen(handled: Sequence[SpoolEntry], store: Store, cluster: str, word
     for job_id, observations in heard.items():
         job = words.latest.get(job_id)
         if job is not None and not job.pending and job.restarts == 0:
-            continue  # its only run is the one that Slurm shows
+            # Its only run is the one that Slurm shows.
+            continue
         known = list(store.attempts(cluster=cluster, job_id=job_id))
         if job is not None and not job.pending:
             known.append(record_of(job, cluster))

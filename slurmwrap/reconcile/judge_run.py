@@ -35,13 +35,18 @@ from slurmwrap.reconcile.open_incidents import find_incident
 from slurmwrap.reconcile.reconcile_context import ReconcilePass, learn
 from slurmwrap.reconcile.slurmdbd_lookup import completed, is_gone, past_of, told_by
 
-_NODE_FAILED = 1  # the wait status that slurmctld gives such a run since 24.11; before, it leaves 0
-_REQUEUED_SURE = 0.8  # that nothing failed in a run that was requeued and left no sign of a failure
+# The wait status that slurmctld gives such a run since 24.11; before, it leaves 0.
+_NODE_FAILED = 1
+# That nothing failed in a run that was requeued and left no sign of a failure.
+_REQUEUED_SURE = 0.8
 _RESTORE = "checkpoint_error"
-_INPUTS = 20  # of one job are looked at
-_WRITTEN_S = 5.0  # a file system's clock may differ by so much from Slurm's
+# Of one job are looked at.
+_INPUTS = 20
+# A file system's clock may differ by so much from Slurm's.
+_WRITTEN_S = 5.0
 _AGAIN = ("retry", "retry_elsewhere", "resize", "blacklist_input")
-_LATEST_START_S = 6 * 3600.0  # of a storm's delayed retries a new process remembers those that were decided since
+# Of a storm's delayed retries a new process remembers those that were decided since.
+_LATEST_START_S = 6 * 3600.0
 
 
 def judge(record: JobRun, job: JobRecord | None, run: ReconcilePass) -> JobRun | None:
@@ -54,7 +59,8 @@ def judge(record: JobRun, job: JobRecord | None, run: ReconcilePass) -> JobRun |
     if is_gone(record, job):
         try:
             past = past_of(record, run)
-        except SlurmError as error:  # it will answer again: what it knows is worth the wait
+        except SlurmError as error:
+            # It will answer again: what it knows is worth the wait.
             run.summary.errors.append(f"job {record.address}: not judged before slurmdbd answers: {error}")
             return None
         record = completed(record, past) if past is not None else record
@@ -73,7 +79,8 @@ def judge(record: JobRun, job: JobRecord | None, run: ReconcilePass) -> JobRun |
         record = replace(record, state=REQUEUED)
     record = replace(record, output_begins=_read_output_ends(before))
     logs = _select_own_tails(_read_tails(record, seen, run), word)
-    if not overwritten or job is None or job.pending:  # else the next run may have added to them already
+    # Else the next run may have added to them already.
+    if not overwritten or job is None or job.pending:
         ends = {tail.name: [tail.size, tail.mark] for tail in logs if tail.size is not None}
         record = replace(record, output_ends=ends)
     earlier = [
@@ -131,7 +138,8 @@ def _select_observations(record: JobRun, others: Sequence[JobRun], run: Reconcil
     if run.edges.scope.user is not None:
         return ()
     starts = [float(other.start_time) for other in others if other.start_time is not None]
-    earlier = [other.restarts for other in others if other.restarts < record.restarts]  # no set: a fact may be any JSON
+    # No set: a fact may be any JSON.
+    earlier = [other.restarts for other in others if other.restarts < record.restarts]
     heard = run.edges.store.observations(record.attempt.cluster, record.attempt.job_id)
     observations = [observation for observation in heard if observation.facts.get("restarts") not in earlier]
     return select_observations_of_run(observations, uid=record.uid, start=record.start_time, others=starts)
@@ -161,7 +169,8 @@ def _reconstruct_record(
     word = complete_job_record(base, seen)
     unknown = not word.state or word.signal == _NODE_FAILED
     if unknown and not word.exit_code and _is_node_down(record, run):
-        return replace(word, state="NODE_FAIL")  # Slurm requeued it, and a node of it is down: both Slurm's record
+        # Slurm requeued it, and a node of it is down: both Slurm's record.
+        return replace(word, state="NODE_FAIL")
     return word
 
 

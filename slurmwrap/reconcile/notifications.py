@@ -19,10 +19,13 @@ from slurmwrap.report.job_report.timeline import JobTimeline, failed
 from slurmwrap.report.text_format import count, in_order
 from slurmwrap.store.published import WHY, FilePublisher
 
-_NAMED = 8  # tasks that a message names
-_SENT = 10_000  # causes of which a process remembers that a message was sent
+# Tasks that a message names.
+_NAMED = 8
+# Causes of which a process remembers that a message was sent.
+_SENT = 10_000
 _SAME_ARRAY_S = 30 * 86400.0
-SLOW_S, SILENT_S = 1.0, 300.0  # no mail is tried for so long after one that failed so slowly
+# No mail is tried for so long after one that failed so slowly.
+SLOW_S, SILENT_S = 1.0, 300.0
 
 
 def format_why_text(record: JobRun, actions: Sequence[ActionRecord]) -> str:
@@ -72,7 +75,8 @@ class MailingPublisher:
         self._runs_of = runs_of
         self._silent_until = 0.0  # of time.monotonic()
         self._waiting: dict[_Cause, _Tasks] = {}
-        self._sent: dict[_Cause, None] = {}  # the newest _SENT of them, in order
+        # The newest _SENT of them, in order.
+        self._sent: dict[_Cause, None] = {}
 
     def publish(self, published: Published) -> None:
         """As the inner one."""
@@ -131,7 +135,8 @@ class MailingPublisher:
             Mailer(server=self._mail.server, sender=self._mail.sender).send(to, subject, text)
         except (StoreError, KeyError) as error:
             self._say(f"not mailed: {error}")
-            if time.monotonic() - began > SLOW_S:  # all wait for it: the next one would take the whole time-out again
+            # All wait for it: the next one would take the whole time-out again.
+            if time.monotonic() - began > SLOW_S:
                 self._silent_until = time.monotonic() + SILENT_S
 
 

@@ -37,7 +37,8 @@ def open_pass(run: ReconcilePass) -> None:
     if run.edges.scope.user is not None:
         return
     book, since = run.book, run.now - _LOOK_BACK_S
-    known, book.incidents = book.incidents, None  # a pass that ends early leaves none
+    # A pass that ends early leaves none.
+    known, book.incidents = book.incidents, None
     if known is None or book.failures is None:
         _read(run, since)
     else:
@@ -160,7 +161,8 @@ def _look(run: ReconcilePass, failures: Sequence[JobRun], judging: JobRun | None
         failures,
         run.incidents,
         now=run.now,
-        topology=run.snapshot().topology,  # Slurm is asked only where failures are many enough
+        # Slurm is asked only where failures are many enough.
+        topology=run.snapshot().topology,
         settings=settings,
         mounts=run.edges.mounts,
     )
@@ -205,7 +207,8 @@ def _notify_again(run: ReconcilePass) -> None:
     for key in run.excused:
         record = store.attempt(key)
         if record is None or not record.reconciled:
-            continue  # they are informed when it is done
+            # They are informed when it is done.
+            continue
         try:
             publisher.tell_owner(record, store.actions(key))
         except SlurmwrapError as error:

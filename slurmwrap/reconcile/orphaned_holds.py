@@ -13,8 +13,10 @@ from slurmwrap.model.submission import Submission
 from slurmwrap.reconcile.reconcile_context import ReconcilePass
 from slurmwrap.sbatch.begin import select_later_begin
 
-_FAR_S = 180 * 86400  # a begin time this far behind the submission is the gate's (gsub/send.py: a year)
-_SETTLE_S = 60  # a pre-run that has just ended may still be heard of
+# A begin time this far behind the submission is the gate's (gsub/send.py: a year).
+_FAR_S = 180 * 86400
+# A pre-run that has just ended may still be heard of.
+_SETTLE_S = 60
 
 
 def release_gates(run: ReconcilePass) -> None:
@@ -25,7 +27,8 @@ def release_gates(run: ReconcilePass) -> None:
             continue
         action = SlurmAction(
             verb=Verb.UPDATE_JOB,
-            target=job.waiting_address or str(submission.job_id),  # of an array what waits: its user may start a task
+            # Of an array what waits: its user may start a task.
+            target=job.waiting_address or str(submission.job_id),
             key="StartTime",
             value=release_at(submission),
             because="its pre-run is gone without a verdict",

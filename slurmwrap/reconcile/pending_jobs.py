@@ -31,7 +31,8 @@ from slurmwrap.policy.run_from_slurm import key_of, record_of, speaks_for
 from slurmwrap.reconcile.reconcile_context import ReconcilePass, is_muted, mute_user, run_for_each_job
 
 UNDONE = "the update was refused, so what it had is put back"
-_CLOCKS_S = 600.0  # between the user's host and the controller
+# Between the user's host and the controller.
+_CLOCKS_S = 600.0
 _STAYS = frozenset(("ReqNodeList", "NumNodes"))
 _TOO_LATE = re.compile(r"no longer pending|already finished|Invalid job id", re.IGNORECASE)
 
@@ -42,7 +43,8 @@ class PendingGsubJob:
 
     record: JobRecord
     submission: Submission
-    plan: PlacementPlan  # in force: the second one, where a pre-run made one
+    # In force: the second one, where a pre-run made one.
+    plan: PlacementPlan
     attempt: RunKey
     known: tuple[ActionRecord, ...] = ()
 
@@ -330,7 +332,8 @@ def _ask(call: Sequence[SlurmAction], waiting: PendingGsubJob, run: ReconcilePas
     try:
         run.edges.slurm.apply(call[0], owner=waiting.record.uid, also=call[1:])
     except SlurmUnreachable as away:
-        run.edges.slurm.job(waiting.record.address)  # raises where it is the controller that does not answer
+        # Raises where it is the controller that does not answer.
+        run.edges.slurm.job(waiting.record.address)
         mute_user(waiting.record.uid, run)
         run.unheard = True
         run.summary.errors.append(f"job {call[0].target}: {away}")

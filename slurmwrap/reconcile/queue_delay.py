@@ -78,14 +78,17 @@ def _update_waiting(
     for key, job in sorted(waiting.items(), key=lambda one: known[one[0]].seen_at if one[0] in known else 0.0):
         looks += job.reason.startswith(_NO_PLACE)
         if looks > _LOOKS:
-            return  # the others' turn is in the next pass: their time goes to what they wait for since the last look
+            # The others' turn is in the next pass: their time goes to what they wait for since the last look.
+            return
         if not is_waiting(job, run.now):
-            if key in known and known[key].waits_for:  # held, or its begin was moved: no one keeps it waiting
+            # Held, or its begin was moved: no one keeps it waiting.
+            if key in known and known[key].waits_for:
                 yield count_and_wait_for(known[key], "", run.now)
             continue
         found = find_wait_reason(job, run.book.submitted[key], run)
         before = known.get(key) or _find_earlier_delay(key, run) or _make_first_delay(key, job, found)
-        if before.waits_for == "":  # it was held until now
+        # It was held until now.
+        if before.waits_for == "":
             yield replace(before, seen_at=run.now, waits_for=found)
         elif key not in known or found != before.waits_for or run.now - before.seen_at >= _STEP_S:
             yield count_and_wait_for(before, found, run.now)
@@ -99,7 +102,8 @@ def _close_ended(
             continue
         job = run.words.first.get(key.job_id)
         if job is None and run.now - delay.seen_at < GAP_S:
-            continue  # squeue may miss a job once
+            # squeue may miss a job once
+            continue
         mine = job is not None and job.submit_time == key.submit_time
         end = job.start_time or job.end_time if job is not None and mine else None
         last = count_delay(delay, min(run.now, float(end))) if end is not None and delay.waits_for else delay

@@ -56,19 +56,22 @@ class Services:
 
     slurm: Slurm
     store: Store
-    spools: tuple[Spool, ...]  # the nodes' before the controller's: a Prolog says when a run began
+    # The nodes' before the controller's: a Prolog says when a run began.
+    spools: tuple[Spool, ...]
     logs: Logs
     clock: Clock
     publisher: Publisher | None
     unpack: Unpack
     classify: Callable[[Evidence], Diagnosis]
-    read_inputs: Callable[[int, Sequence[str]], tuple[InputRead, ...]]  # (uid, absolute paths), read as that user
+    # (uid, absolute paths), read as that user
+    read_inputs: Callable[[int, Sequence[str]], tuple[InputRead, ...]]
     config: Config
     scope: Scope = field(default_factory=Scope)
     accounting: Accounting = field(default_factory=NoAccounting)
     mounts: Mounts = get_first_component
     steps: Callable[[JobRun, str], Mapping[str, Any]] = lambda record, directory: {}  # host.stepfiles.StepFiles
-    may_resize: Callable[[], bool] = lambda: True  # nodes, CPUs and memory of others' waiting jobs
+    # Nodes, CPUs and memory of others' waiting jobs.
+    may_resize: Callable[[], bool] = lambda: True
     say: Callable[[str], None] = lambda line: None
 
 
@@ -107,7 +110,8 @@ class IngestReport:
     refused: int = 0
     profiles: int = 0
     blocked: int = 0
-    submitted: set[int] = field(default_factory=set)  # ids of the jobs whose submissions these were
+    # Ids of the jobs whose submissions these were.
+    submitted: set[int] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -119,7 +123,8 @@ class PassSummary:
     applied: list[ActionRecord] = field(default_factory=list)
     given_up: list[ActionRecord] = field(default_factory=list)
     waiting: int = 0
-    held_back: int = 0  # changes of waiting jobs that must wait for their turn: the next pass should come soon too
+    # Changes of waiting jobs that must wait for their turn: the next pass should come soon too.
+    held_back: int = 0
     errors: list[str] = field(default_factory=list)
     published: bool = False
     took_s: float = 0.0
@@ -130,7 +135,8 @@ class ReconcilerState:
     """What is kept between passes of one process, to save reads. Everything in it can be found again."""
 
     cluster: str = ""
-    settled: set[RunKey] = field(default_factory=set)  # reconciled runs that Slurm still shows
+    # Reconciled runs that Slurm still shows.
+    settled: set[RunKey] = field(default_factory=set)
     published_at: float = 0.0
     recalled_at: float = 0.0  # when runs that ended unseen were looked for
     gate_until: float = 0.0  # the end of the Prolog gate's permit

@@ -60,7 +60,8 @@ def _list_resumed_nodes(run: ReconcilePass) -> dict[str, float]:
 
 
 # What the Prolog gate on the nodes knows: which faults stand, and whether it may refuse anything at all.
-PERMIT_S = 300.0  # a reconciler that died closes the gate's eyes after so long
+# A reconciler that died closes the gate's eyes after so long.
+PERMIT_S = 300.0
 _RENEW_S = 100.0
 # How long a fault is published. Where we drain, the drain soon stands for it, and who lifts that has looked at the
 # node.
@@ -73,7 +74,8 @@ def renew_gate_permit(run: ReconcilePass) -> None:
     if publisher is None or run.edges.scope.user is not None or mode == "observe":
         return
     left = run.book.gate_until - run.now
-    if _RENEW_S < left <= PERMIT_S and not run.dirty:  # more is left only where the clock was put back
+    # More is left only where the clock was put back.
+    if _RENEW_S < left <= PERMIT_S and not run.dirty:
         return
     fleet = Fleet(nodes=run.snapshot().nodes)
     out = sum(drained_by_us(node) for node in fleet.nodes)
@@ -150,7 +152,8 @@ def _add_load(load: NodeLoad, job: JobRecord, profile: ResourceProfile) -> NodeL
     )
 
 
-_LAUNCH_S = 7 * 86400  # a run whose launch failed was submitted, or requeued, so long ago at most
+# A run whose launch failed was submitted, or requeued, so long ago at most.
+_LAUNCH_S = 7 * 86400
 _STARTED = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"})
 
 
@@ -172,7 +175,8 @@ def reconcile_once(edges: Services, book: ReconcilerState | None = None) -> Pass
 def _run_pass(run: ReconcilePass) -> None:
     run.summary.ingested = ingest(run.edges, run.book.cluster, run.words)
     open_incidents.open_pass(run)
-    _look_after(count_delays, run)  # before the runs that ended are judged: how long they waited is theirs
+    # Before the runs that ended are judged: how long they waited is theirs.
+    _look_after(count_delays, run)
     _look_after(recall, run)
     run.to_do = _list_runs_to_do(run)
     for record in run.to_do:
@@ -180,7 +184,8 @@ def _run_pass(run: ReconcilePass) -> None:
             _process_run(record, run)
         except (SlurmUnreachable, StoreError):
             raise
-        except Exception as error:  # one job that we cannot handle must not keep all others waiting
+        except Exception as error:
+            # One job that we cannot handle must not keep all others waiting.
             run.summary.errors.append(f"job {record.address}: {type(error).__name__}: {error}")
     open_incidents.end(run)
     release_gates(run)
@@ -227,9 +232,11 @@ def _process_run(record: JobRun, run: ReconcilePass) -> None:
     """Brings one run as far as it can be brought now."""
     job = run.words.first.get(record.attempt.job_id)
     if job is None and record.attempt.job_id in run.words.latest:
-        return  # Slurm showed it only after the spools were read: the next pass has all of it
+        # Slurm showed it only after the spools were read: the next pass has all of it.
+        return
     if job is not None and job.submit_time < record.attempt.submit_time:
-        job = None  # an older record of a controller that lost its state
+        # An older record of a controller that lost its state.
+        job = None
     record = open_incidents.excuse_run(record, run)
     if record.diagnosis is None:
         judged = judge(record, job, run)

@@ -8,7 +8,8 @@ from slurmwrap.errors import SlurmwrapError
 from slurmwrap.reconcile.reconcile_context import PassSummary, ReconcilerState, Services
 from slurmwrap.reconcile.reconcile_pass import reconcile_once
 
-_SOON_S = 2.0  # a job is COMPLETING, or an Epilog is still to be heard of
+# A job is COMPLETING, or an Epilog is still to be heard of.
+_SOON_S = 2.0
 _AWAY_S, _AWAY_MAX_S = 5.0, 300.0
 _TICK_S = 0.25
 
@@ -53,5 +54,6 @@ def _wait(edges: Services, seconds: float, over: Callable[[], bool]) -> None:
     """A wake file touched by many jobs in a row is one wake: nothing is done within the first second."""
     began = edges.clock.now()
     edges.clock.sleep(min(1.0, seconds))
-    while 0 <= edges.clock.now() - began < seconds and not over():  # a clock that is put back ends the wait
+    # A clock that is put back ends the wait.
+    while 0 <= edges.clock.now() - began < seconds and not over():
         edges.clock.sleep(_TICK_S)

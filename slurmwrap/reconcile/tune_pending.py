@@ -72,7 +72,8 @@ def count_tasks_per_node(shape: ResourceShape) -> int | None:
     plain = is_proven_shape(shape) and shape.mem_unit is MemUnit.PER_NODE
     told = shape.gpus_per_node and shape.mem_mib and shape.cpus
     tasks = count_fixed_tasks(shape) if plain and told else None
-    return tasks if tasks and tasks > 0 else None  # the shape is its user's claim
+    # The shape is its user's claim.
+    return tasks if tasks and tasks > 0 else None
 
 
 def make_fixed_demand(record: JobRecord, snapshot: Snapshot) -> JobDemand | None:
@@ -106,7 +107,8 @@ def make_tuned_demand(
     """
     tasks, gpus = count_tasks_per_node(shape), shape.gpus_per_node
     if (shape.gpus_per_node or 0) * max(1, record.num_nodes) != record.gpus or (shape.nodes or 1) != record.num_nodes:
-        return None  # its user changed it since, or named another one
+        # Its user changed it since, or named another one.
+        return None
     names = find_allowed_nodes(record, snapshot, shape.gpu_type or "")
     nodes = [node for node in snapshot.nodes if node.name in names and node.gpus]
     if (
@@ -168,7 +170,8 @@ def _list_partitions(record: JobRecord, snapshot: Snapshot) -> list[Partition]:
 
 
 _ROUNDING = 1e-6
-_PASSES_S = 600.0  # Slurm looks at the head of its queue far more often
+# Slurm looks at the head of its queue far more often.
+_PASSES_S = 600.0
 _BACK = "Slurm would not run it with what it was given: back to what was asked"
 _SCARCE = "a limit of its account or QOS keeps others waiting: back to what was asked"
 _NEEDED = "what was asked, or its peak with a margin where that is more"
@@ -199,7 +202,8 @@ def tune_waiting(run: ReconcilePass) -> None:
     claims = _claims(tunable, servers, run)
     grants = allocate(claims, servers, config.policy, GradedSettings(assumed_run_s=config.assumed_run_s))
     given = {grant.job: (claim, grant) for claim, grant in zip(claims, grants, strict=True) if claim.speeds}
-    for claim, grant in sorted(given.values(), key=lambda one: not one[1].servers):  # first those that could start
+    # First those that could start.
+    for claim, grant in sorted(given.values(), key=lambda one: not one[1].servers):
         waiting = tunable[claim.job]
         if grant.servers and _hopeless(waiting, claim, run):
             _give_back(waiting, run, _BACK)
@@ -207,7 +211,8 @@ def tune_waiting(run: ReconcilePass) -> None:
         shape = waiting.submission.shape
         actions = updates(waiting.record, shape, claim, grant) if shape is not None else ()
         if actions and not make_changes(run, waiting, "tune", actions, back(waiting.record)):
-            return  # the next pass comes soon
+            # The next pass comes soon.
+            return
 
 
 def _hopeless(waiting: PendingGsubJob, claim: JobDemand, run: ReconcilePass) -> bool:

@@ -53,7 +53,8 @@ def user_edges(
     """For the jobs of the user who runs this process. `state`: the directory of their own records."""
     uid = os.geteuid()
     scope = Scope(user=pwd.getpwuid(uid).pw_name, uid=uid, trusted=frozenset())
-    beside = None if config.site.published else BesideOutput(format_why_text)  # where there is a site, it reports
+    # Where there is a site, it reports.
+    beside = None if config.site.published else BesideOutput(format_why_text)
     return _edges(config, slurm, store, say, spools=(PlainSpool(state / SPOOL),), publisher=beside, scope=scope)
 
 

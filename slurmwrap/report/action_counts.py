@@ -75,6 +75,7 @@ def format_scontrol_line(action: ActionRecord) -> str:
 
 def update_node(nodes: tuple[str, ...], state: str, reason: str) -> str:
     """scontrol's line for them, to paste."""
-    names = shlex.quote(fold(in_order(nodes)))  # the shell would read n[1-4] as a pattern
+    # The shell would read n[1-4] as a pattern.
+    names = shlex.quote(fold(in_order(nodes)))
     command = f"scontrol update NodeName={names} State={state}"
     return f"{command} Reason={shlex.quote(reason)}" if reason else command

@@ -27,11 +27,11 @@ from slurmwrap.model.submission import Submission
 from slurmwrap.report.night_report import Agreement
 
 WEEK_S = 7 * 86400.0
-WELL = 3  # jobs that run well on a node speak for it
+# Jobs that run well on a node speak for it.
+WELL = 3
 _HARDWARE = frozenset({"gpu_hardware", "gpu_ecc_error", "node_failure", "cuda_init_failed"})
-_SAID_NOTHING = frozenset(
-    {"cancelled", "job_preempted", "completed_with_error"}
-)  # such an end neither confirms nor refutes
+# Such an end neither confirms nor refutes.
+_SAID_NOTHING = frozenset({"cancelled", "job_preempted", "completed_with_error"})
 
 AGREE, DISAGREE, OPEN = "agree", "disagree", "open"
 _Key = tuple[object, ...]
@@ -44,8 +44,10 @@ class _History:
 
     strikes: tuple[StrikeRecord, ...]
     by_node: dict[str, list[JobRun]]
-    by_job: dict[_Key, list[JobRun]]  # judged runs by job, and by what makes two submissions the very same one
-    same: dict[_Key, _Key]  # job -> its submission's sameness
+    # Judged runs by job, and by what makes two submissions the very same one.
+    by_job: dict[_Key, list[JobRun]]
+    # Job -> its submission's sameness.
+    same: dict[_Key, _Key]
 
     def next_run(self, record: JobRun) -> JobRun | None:
         """The job's next judged run, else that of its user's next submission of the very same script."""

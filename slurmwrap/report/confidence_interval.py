@@ -34,7 +34,8 @@ TABLE = {
     3000: ((1.93, 1.96), (1.89, 2.01), (1.83, 2.13), (1.65, 2.54), (1.43, 3.35), (1.22, 4.84), (1.08, 7.58)),
 }
 _CASES = tuple(TABLE)
-Reach = tuple[float, float]  # (towards the smaller cases, towards the larger ones), in standard errors
+# (towards the smaller cases, towards the larger ones), in standard errors
+Reach = tuple[float, float]
 
 
 def reach(sizes: Sequence[float]) -> Reach:

@@ -14,7 +14,8 @@ from typing import TypeVar
 from slurmwrap.report.text_format import fit
 
 T = TypeVar("T")
-_LABEL = 20  # columns of an array's tasks
+# Columns of an array's tasks.
+_LABEL = 20
 _NUMBER = re.compile(r"([0-9]{1,15})")
 
 

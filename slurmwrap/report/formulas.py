@@ -13,7 +13,8 @@ from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.report.night_report import NightReport, Saving
 from slurmwrap.report.report_page import GlossaryTerm, Section
 
-NEEDED = 20  # cases; below it nothing is estimated
+# cases; below it nothing is estimated
+NEEDED = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

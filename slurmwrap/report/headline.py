@@ -14,7 +14,8 @@ from slurmwrap.report.night_report import Headline, NightReport, Saving
 from slurmwrap.report.report_page import Figure, NightVerdict, Page, SuggestedCommand, format_hours, format_signed
 from slurmwrap.report.sections import list_sections
 
-SURE = 0.005  # a smaller change of a share is none
+# A smaller change of a share is none.
+SURE = 0.005
 
 
 def build_page(report: NightReport, zone: tzinfo | None = UTC) -> Page:

@@ -12,11 +12,14 @@ from slurmwrap.report.categories import group_by
 from slurmwrap.report.night_report import IdleRow, RequestRow
 from slurmwrap.report.report_inputs import Detail, Figures, Idle, Key, RequestedAndUsed
 
-LOW = 0.1  # mean use below which all the time that a run held its GPUs counts as idle, less that use
-LEAST_S = 600  # a shorter run has hardly begun
+# Mean use below which all the time that a run held its GPUs counts as idle, less that use.
+LOW = 0.1
+# A shorter run has hardly begun.
+LEAST_S = 600
 ROWS = 50
 _JOBS = 10
-_WORTH = (20.0, 80.0)  # CPU-hours, GiB-hours unused below which a row says nothing
+# CPU-hours, GiB-hours unused below which a row says nothing.
+_WORTH = (20.0, 80.0)
 
 
 def list_idle_rows(figures: Figures) -> tuple[IdleRow, ...]:

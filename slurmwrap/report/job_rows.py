@@ -31,15 +31,19 @@ class JobRow:
     gpus: int = 0
     runs: int = 0
     failures: int = 0
-    state: str = ""  # Slurm's, of the last run; "" of a job of which no run is known
+    # Slurm's, of the last run; "" of a job of which no run is known.
+    state: str = ""
     category: str = ""
     decision: str = ""
     decision_reason: str = ""
-    retry: bool | None = None  # its user agreed to retries; None: it is not gsub's
+    # Its user agreed to retries; None: it is not gsub's.
+    retry: bool | None = None
     retry_at: float | None = None
-    to_do: int = 0  # actions that are decided and not done
+    # Actions that are decided and not done.
+    to_do: int = 0
     incident: str = ""
-    at: float = 0.0  # end of the last run, or its start, or the submission
+    # End of the last run, or its start, or the submission.
+    at: float = 0.0
     gpu_hours: float = 0.0
 
 

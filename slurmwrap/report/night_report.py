@@ -13,14 +13,17 @@ class Headline:
     jobs: int = 0
     attempts: int = 0
     users: int = 0
-    gpu_hours: float = 0.0  # held by those runs, from start to end
+    # Held by those runs, from start to end.
+    gpu_hours: float = 0.0
     failed_attempts: int = 0
     failed_gpu_hours: float = 0.0
     cancelled_attempts: int = 0
     unjudged_attempts: int = 0  # ended, not yet diagnosed
-    completed_with_error_attempts: int = 0  # exit code 0, yet the output ends with an error; not among the failed
+    # Exit code 0, yet the output ends with an error; not among the failed.
+    completed_with_error_attempts: int = 0
     completed_with_error_gpu_hours: float = 0.0
-    gsub_jobs: int = 0  # submitted by gsub within it, whenever they end; an array is one
+    # Submitted by gsub within it, whenever they end; an array is one.
+    gsub_jobs: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +43,8 @@ class Saving:
     None: not estimated, and `note` says why. `low` and `high` bound it with 95 %.
     """
 
-    what: str  # "prerun" | "retry" | "placement" | "tuning"
+    # "prerun" | "retry" | "placement" | "tuning"
+    what: str
     formula: str  # its id: "prerun-1"
     gpu_hours: float | None
     low: float | None = None
@@ -48,7 +52,8 @@ class Saving:
     n: int
     needed: int
     note: str = ""
-    spared: bool = True  # false: work done without its user, never summed with GPU time that was not wasted
+    # False: work done without its user, never summed with GPU time that was not wasted.
+    spared: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,11 +126,14 @@ class CategoryRow:
     users: int
     median_run_s: float  # runtime to failure
     gpu_hours: float
-    share: float  # of all GPU-hours in the window, 0..1
+    # Of all GPU-hours in the window, 0..1.
+    share: float
     p90_run_s: float = 0.0
     p95_run_s: float = 0.0
-    demand: tuple[int, int, int, int] = (0, 0, 0, 0)  # runs by GPUs asked for: DEMAND
-    attempts_before: int = 0  # in the period before, equally long
+    # Runs by GPUs asked for: DEMAND.
+    demand: tuple[int, int, int, int] = (0, 0, 0, 0)
+    # In the period before, equally long.
+    attempts_before: int = 0
     gpu_hours_before: float = 0.0
 
 
@@ -197,10 +205,12 @@ class IdleRow:
     user: str
     name: str
     runs: int
-    jobs: tuple[str, ...]  # addresses, most idle GPU-hours first
+    # Addresses, most idle GPU-hours first.
+    jobs: tuple[str, ...]
     gpus: int  # of the largest
     gpu_hours_idle: float
-    gpu_util: float | None  # 0..1, mean over the held time; None: not measured
+    # 0..1, mean over the held time; None: not measured
+    gpu_util: float | None
     no_process: bool
 
 
@@ -226,10 +236,12 @@ class UsageRow:
     mean, `mem_mib_peak` the highest. None: not measured."""
 
     name: str
-    script: str = ""  # "": not gsub's, or without a file
+    # "": not gsub's, or without a file
+    script: str = ""
     runs: int
     gpu_hours: float
-    time_asked_s: int | None  # of the newest run; None: without a limit
+    # Of the newest run; None: without a limit.
+    time_asked_s: int | None
     time_used_s: float  # of the longest run
     cpus_asked: float
     cpus_used: float | None
@@ -303,7 +315,8 @@ class LemonRow:
     jobs: int
     users: int
     why: str
-    command: str  # to paste, where there is something to do
+    # To paste, where there is something to do.
+    command: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,7 +330,8 @@ class IncidentRow:
     over_at: float | None  # None: still open
     jobs: int
     users: int
-    gpu_hours: float  # of its runs within the window
+    # Of its runs within the window.
+    gpu_hours: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -383,8 +397,10 @@ class Queueing:
     fair_share_p95_s: float = 0.0
     fragmentation_mean_s: float = 0.0
     fragmentation_p95_s: float = 0.0
-    unknown_s: float = 0.0  # in which no one looked, all runs together
-    gpu_hours: float = 0.0  # GPUs asked for times the wait
+    # In which no one looked, all runs together.
+    unknown_s: float = 0.0
+    # GPUs asked for times the wait.
+    gpu_hours: float = 0.0
     longest: tuple[WaitedLongest, ...] = ()
 
 
@@ -407,7 +423,8 @@ class Blocked:
     """An input in force. `new`: blocked within the window."""
 
     input: BlockedInput
-    user: str  # "" where the uid is not known or everyone is meant
+    # "" where the uid is not known or everyone is meant
+    user: str
     new: bool
 
 
@@ -417,7 +434,8 @@ class ToDo:
 
     why: str
     command: str
-    advice: bool = False  # it would be better, and nothing is wrong without it
+    # It would be better, and nothing is wrong without it.
+    advice: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -460,4 +478,5 @@ class NightReport:
     large: tuple[LargeJob, ...] = ()
     users: tuple[ShareRow, ...] = ()
     accounts: tuple[ShareRow, ...] = ()
-    notes: tuple[str, ...] = ()  # what could not be read or is not measured here
+    # What could not be read or is not measured here.
+    notes: tuple[str, ...] = ()

@@ -9,7 +9,8 @@ from slurmwrap.report.categories import group_by, select_unstruck
 from slurmwrap.report.night_report import Repeated, RepeatedInput, RepeatedUser
 from slurmwrap.report.report_inputs import BlamedInput, Detail, Figures, Key, Often
 
-ROWS = 100  # of each table, the most frequent
+# Of each table, the most frequent.
+ROWS = 100
 NEWEST = 20  # addresses of a row
 
 

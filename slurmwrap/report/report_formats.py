@@ -94,7 +94,8 @@ def _format_number(value: float | None) -> str:
 
 def _write_csv(heads: list[str], rows: list[list[str]]) -> str:
     out = StringIO(newline="")
-    writer = csv.writer(out)  # RFC 4180: CRLF, quotes where needed
+    # RFC 4180: CRLF, quotes where needed.
+    writer = csv.writer(out)
     writer.writerow(heads)
     writer.writerows(rows)
     return out.getvalue()
@@ -215,7 +216,8 @@ def _format_ending(page: Page) -> Iterator[str]:
 # Turns a Page into text for a terminal, 80 columns wide, by templates/report/night.txt.j2.
 #
 # Commands to paste are the only lines that may be longer: a cut command is none.
-MORE = 230  # characters of someone's words below a row
+# Characters of someone's words below a row.
+MORE = 230
 _TONES = {"good": "green", "bad": "red"}
 
 

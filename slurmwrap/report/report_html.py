@@ -18,10 +18,13 @@ from slurmwrap.resources import make_template_environment
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-CELL, MORE = 120, 400  # characters of someone's words that are shown
-FOLDED = 60  # rows that open at a click, beyond those shown
+# Characters of someone's words that are shown.
+CELL, MORE = 120, 400
+# Rows that open at a click, beyond those shown.
+FOLDED = 60
 _NOTHING = "–"
-IN_MAIL = 6  # rows of a table in a mail: Gmail cuts at 102 KB
+# Rows of a table in a mail: Gmail cuts at 102 KB.
+IN_MAIL = 6
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|s|min|h|d|GPU-hours|GiB)\b|%)")
 _NO_PLOTS = "Drawings are left out: matplotlib is not installed here (pip install 'slurmwrap[plot]')."
 

@@ -21,7 +21,8 @@ from slurmwrap.report.night_report import Moment
 # Runs by how long they lasted: up to a minute, and twice as long each; the last has no end.
 BIN_EDGES_S = (0, *(60 * 2**power for power in range(14)))
 
-Key = tuple[str, int, int]  # of an attempt: cluster, raw job id, SubmitTime
+# Of an attempt: cluster, raw job id, SubmitTime.
+Key = tuple[str, int, int]
 
 
 class RunGroup(NamedTuple):
@@ -110,12 +111,14 @@ class TunedRun(NamedTuple):
 class Paced(NamedTuple):
     """A run of gsub's on several GPUs whose steps were counted. `work`: what it has in common with runs to compare."""
 
-    work: tuple[int, str, str, int]  # uid, digest of the script, variant, GPUs
+    # uid, digest of the script, variant, GPUs
+    work: tuple[int, str, str, int]
     nodes: tuple[str, ...]
     gpu_s: float
     steps_per_s: float
     ended: float
-    placed: bool  # ended in the period, and where it should run was asked for by us
+    # Ended in the period, and where it should run was asked for by us.
+    placed: bool
 
 
 class Drawn(NamedTuple):
@@ -124,7 +127,8 @@ class Drawn(NamedTuple):
     lot: str
     held_out: bool
     waste_gpu_s: float  # of its failed runs
-    prerun_gpu_s: float  # its share of its pre-run
+    # Its share of its pre-run.
+    prerun_gpu_s: float
 
 
 class Passed(NamedTuple):
@@ -142,7 +146,8 @@ class Idle(NamedTuple):
     user: str
     name: str
     gpus: int
-    unused: int  # GPUs on which no process was ever seen
+    # GPUs on which no process was ever seen.
+    unused: int
     use: float | None
     run_s: int
 
@@ -217,12 +222,14 @@ class Figures:
     details: Callable[[Sequence[Key]], Mapping[Key, Detail]] = lambda keys: {}
     outcomes: Mapping[str, int] = field(default_factory=dict)  # of pre-runs
     prerun_gpu_s: float = 0.0
-    tried: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # user -> (pre-runs, jobs they stopped)
+    # User -> (pre-runs, jobs they stopped).
+    tried: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     caught: Sequence[Caught] = ()
     delayed: Delayed = field(default_factory=lambda: Delayed(0, 0, 0.0))
     again: Sequence[RetriedRun] = ()
     tuned: Sequence[TunedRun] = ()
-    paced: Sequence[Paced] = ()  # submitted in the newest week up to `until`
+    # Submitted in the newest week up to `until`.
+    paced: Sequence[Paced] = ()
     drawn: Sequence[Drawn] = ()
     holdout: float = 0.0  # as configured now
     passed: Sequence[Passed] = ()
@@ -230,10 +237,13 @@ class Figures:
     refused_falsely: int = 0
     steps: Sequence[ActionSteps] = ()
     drains: Sequence[ActionRecord] = ()  # decided in the period
-    removals: Sequence[Removal] = ()  # nodes that are out of service now
+    # Nodes that are out of service now.
+    removals: Sequence[Removal] = ()
     strikes: Sequence[StrikeRecord] = ()
-    history: NodeHistory | None = None  # None: nodes are not judged here
-    judged: Sequence[JobRun] = ()  # for the agreement: what rules spoke of, and what came next
+    # None: nodes are not judged here.
+    history: NodeHistory | None = None
+    # For the agreement: what rules spoke of, and what came next.
+    judged: Sequence[JobRun] = ()
     spoken: Sequence[ActionRecord] = ()
     submitted: Sequence[Submission] = ()
     delays: Sequence[QueueDelay] = ()
@@ -242,8 +252,10 @@ class Figures:
     counting: Sequence[JobRun] = ()  # runs of jobs that count their steps
     large: Sequence[JobRun] = ()  # all runs of the largest jobs
     idle: Sequence[Idle] = ()
-    gpu_measured: int = 0  # runs whose GPU use is known
+    # Runs whose GPU use is known.
+    gpu_measured: int = 0
     asked: Sequence[RequestedAndUsed] = ()
     spread: Sequence[MultiNodeRun] = ()
-    switch_of: Mapping[str, str] = field(default_factory=dict)  # node -> leaf switch or block; {}: not known
+    # Node -> leaf switch or block; {}: not known.
+    switch_of: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()

@@ -61,8 +61,10 @@ class Column:
     narrow: bool = True
     data: bool = False
     none: str = "–"
-    group: str = ""  # a head above the heads of neighbours
-    alone: str = ""  # the head where none can stand above it: on a terminal, on a phone
+    # A head above the heads of neighbours.
+    group: str = ""
+    # The head where none can stand above it: on a terminal, on a phone.
+    alone: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,8 @@ class Section:
     lead: tuple[str, ...] = ()
     tables: tuple[ReportTable, ...] = ()
     charts: tuple[str, ...] = ()  # keys of report/report_plots.py
-    empty: str = ""  # the one line that stands where there is nothing to show; "": it is left out
+    # The one line that stands where there is nothing to show; "": it is left out.
+    empty: str = ""
 
     @property
     def has_something(self) -> bool:
@@ -156,11 +159,14 @@ class Page:
     """Everything that a format shows."""
 
     title: str
-    whose: str  # "cluster lab", "ada on cluster lab"; someone's words
+    # "cluster lab", "ada on cluster lab"; someone's words
+    whose: str
     since: float
     until: float
-    period: str  # "2026-11-21 06:00 to 2026-11-22 06:00 UTC (24 h)"
-    day: str  # of `until`, as files are named: "2026-11-22"
+    # "2026-11-21 06:00 to 2026-11-22 06:00 UTC (24 h)"
+    period: str
+    # Of `until`, as files are named: "2026-11-22".
+    day: str
     zone: tzinfo | None
     verdict: NightVerdict
     figures: tuple[Figure, ...]

@@ -31,7 +31,8 @@ VARIABLES = {
     BEFORE: "--before",
     SAVED: "--saved",
 }
-SIZE = (5.2, 3.2)  # inches: two side by side on a desk, one on a phone with its text still readable
+# Inches: two side by side on a desk, one on a phone with its text still readable.
+SIZE = (5.2, 3.2)
 SHOWN = 8  # categories
 _MOST_DIGITS = 6
 _FONT = re.compile(r"font-family: [^;]*;? ?")
@@ -71,7 +72,8 @@ def draw(report: NightReport, zone: Any = None) -> dict[str, str] | None:
     with matplotlib.rc_context(_STYLE):
         for key, (title, has, plot) in _PLOTS.items():
             if has(report):
-                figure = figures.Figure(figsize=SIZE, layout="constrained")  # no pyplot: nothing asks for a display
+                # No pyplot: nothing asks for a display.
+                figure = figures.Figure(figsize=SIZE, layout="constrained")
                 said = plot(figure.subplots(), report, zone)
                 found[key] = _render_svg(figure, key, title, said)
     return found
@@ -150,7 +152,8 @@ def _plot_runtimes(axes: Any, report: NightReport, zone: Any) -> str:
     """Each as a share of its own total: there are far more completed runs than failed ones."""
     bins = report.runtimes
     failed, completed = (_compute_shares([getattr(one, name) for one in bins]) for name in ("failed", "completed"))
-    places = range(len(bins) + 1)  # all as wide: their bounds grow by factors
+    # All as wide: their bounds grow by factors.
+    places = range(len(bins) + 1)
     axes.bar(places[:-1], failed, width=1, align="edge", color=FAILED, label="failed", linewidth=0)
     axes.stairs(completed, places, color=COMPLETED, linewidth=1.8, label="completed", baseline=None)
     shown = places[1 : len(bins) : max(1, len(bins) // 6)]
@@ -229,7 +232,8 @@ def _simplify_axes(axes: Any, along: str) -> None:
 def _format_tick(value: float, along: str, marks: Sequence[float]) -> str:
     """With as many digits as distinguish the marks of its axis."""
     if not value and along == "y":
-        return ""  # the first mark of the other axis is there
+        # The first mark of the other axis is there.
+        return ""
     steps = [after - before for before, after in pairwise(marks) if after > before]
     step = min(steps, default=1.0)
     digits = _count_digits(step)
@@ -257,7 +261,8 @@ def _render_svg(figure: Any, key: str, title: str, said: str) -> str:
     out = StringIO()
     figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
     root = ElementTree.fromstring(out.getvalue())
-    for name in ("metadata", "defs"):  # a style element would speak for the whole page
+    # A style element would speak for the whole page.
+    for name in ("metadata", "defs"):
         for extra in root.findall(f"{{{_SVG}}}{name}"):
             root.remove(extra)
     for element in root.iter():

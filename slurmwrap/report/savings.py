@@ -84,7 +84,8 @@ def _get_level(nodes: Sequence[str], switch_of: Mapping[str, str]) -> int:
     return _UNKNOWN if found == UNKNOWN else 1 if found == ONE else 2
 
 
-_NO_END = ("", "cancelled", "job_preempted", "completed_with_error")  # such a run says nothing of the retry
+# Such a run says nothing of the retry.
+_NO_END = ("", "cancelled", "job_preempted", "completed_with_error")
 
 
 def list_savings(figures: Figures) -> tuple[Saving, ...]:
@@ -114,14 +115,16 @@ def estimate_prerun_saving(
     cost = trials_gpu_s / 3600
     asked: Counter[str] = Counter()
     for one in stopped:
-        asked[one.category if one.category in of else ""] += one.gpus  # those without own runtimes share one median
+        # Those without own runtimes share one median.
+        asked[one.category if one.category in of else ""] += one.gpus
     medians = [
         (gpus * median(seconds) / 3600, scale_interval(compute_interval_of_median(seconds), gpus / 3600))
         for name, gpus in asked.items()
         for seconds in [of.get(name, everything)]
     ]
     value = fsum(wasted)
-    low, high = put_together(value, medians)  # which jobs were stopped and how many GPUs they wanted is known
+    # Which jobs were stopped and how many GPUs they wanted is known.
+    low, high = put_together(value, medians)
     return Saving(
         what="prerun",
         formula="prerun-1",

@@ -225,8 +225,10 @@ def list_sections(report: NightReport) -> tuple[Section, ...]:
     return tuple(section for section in full if section.has_something or section.empty)
 
 
-_OWN = ("queueing", "large")  # of the site's sections, those that a user's own report has
-_ABOUT_USERS = ("repeated_users", "users")  # tables that say nothing of one user alone
+# Of the site's sections, those that a user's own report has.
+_OWN = ("queueing", "large")
+# Tables that say nothing of one user alone.
+_ABOUT_USERS = ("repeated_users", "users")
 _NOT_OWN = ("agreement", "rules", "locality")
 
 

@@ -26,7 +26,8 @@ def fit(text: str, columns: int) -> str:
     if width(text) <= columns:
         return text
     used, kept = 0, 0
-    while used + width(text[kept]) < columns:  # the last column is for the mark
+    # The last column is for the mark.
+    while used + width(text[kept]) < columns:
         used, kept = used + width(text[kept]), kept + 1
     return text[:kept] + "…"
 
@@ -62,7 +63,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, indent: int = 2
 
 
 def _aligned(text: str, columns: int, right: bool) -> str:
-    if text.isascii() and len(text) <= columns:  # most cells: a list may have millions
+    # Most cells: a list may have millions.
+    if text.isascii() and len(text) <= columns:
         return text.rjust(columns) if right else text.ljust(columns)
     return pad(fit(text, columns), columns, right=right)
 
@@ -134,7 +136,8 @@ def moment(at: float, zone: tzinfo | None) -> str:
 
 
 # How a page of text looks: the reader's clock, colour, width, and whether they want all of it.
-Paint = Callable[[str, str], str]  # (harmless text, "bold" | "red" | "green" | "yellow" | "dim") -> the same, in colour
+# (harmless text, "bold" | "red" | "green" | "yellow" | "dim") -> the same, in colour
+Paint = Callable[[str, str], str]
 
 
 def plain(text: str, style: str) -> str:

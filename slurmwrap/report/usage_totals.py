@@ -28,7 +28,8 @@ def before(figures: Figures) -> Headline | None:
 
 def _headline(cells: Sequence[RunGroup], repeats: int, gsub_jobs: int) -> Headline:
     runs = {"": 0, "completed": 0, "completed_with_error": 0, "failed": 0, "cancelled": 0}
-    gpu_s = dict.fromkeys(runs, 0.0)  # whole seconds: their sums are exact
+    # Whole seconds: their sums are exact.
+    gpu_s = dict.fromkeys(runs, 0.0)
     for cell in cells:
         outcome = cell.outcome
         runs[outcome] += cell.runs
@@ -193,8 +194,10 @@ def _compute_job_times(runs: Sequence[JobRun]) -> tuple[float, float] | None:
 
 # What we got wrong, each next to how often we spoke.
 _TOLD = ("", "cancelled", "job_preempted", "completed_with_error")
-_REACH, _LEAST_S = 2.0, 120.0  # a failure within so many times the pre-run's own length could have shown in it
-_PROGRAMS = ("U", "AE")  # domains whose failures one GPU can show
+# A failure within so many times the pre-run's own length could have shown in it.
+_REACH, _LEAST_S = 2.0, 120.0
+# Domains whose failures one GPU can show.
+_PROGRAMS = ("U", "AE")
 
 
 def count_false_decisions(figures: Figures) -> Wrong:

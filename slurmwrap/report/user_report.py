@@ -143,7 +143,8 @@ def _advice(row: UsageRow, last: JobRun, submission: Submission | None, by: str)
             yield f"--{shape.cpu_unit.value}={advised}"
     if row.mem_mib_peak is not None and row.mem_mib_asked and shape.mem_mib and shape.mem_unit is not MemUnit.NONE:
         share = MemoryModel(peak_mib=row.mem_mib_peak).floor_mib / row.mem_mib_asked
-        advised = math.ceil(shape.mem_mib * share / 1024)  # in the job's own unit: another one would be fatal
+        # In the job's own unit: another one would be fatal.
+        advised = math.ceil(shape.mem_mib * share / 1024)
         if shape.mem_mib >= _WORTH * advised * 1024:
             yield f"--{shape.mem_unit.value}={advised}G"
 

@@ -15,11 +15,13 @@ class CommandLine:
     """One command line, split as sbatch splits it. `script` None: --wrap or standard input."""
 
     argv: tuple[str, ...]
-    given: tuple[ParsedOption, ...]  # in order; `word` counts words of `argv` without the `:` before the script
+    # In order; `word` counts words of `argv` without the `:` before the script.
+    given: tuple[ParsedOption, ...]
     script: str | None
     args: tuple[str, ...]
     hetjob: bool  # `:` stands between options
-    without_own: tuple[str, ...]  # argv as plain sbatch may have it
+    # argv as plain sbatch may have it
+    without_own: tuple[str, ...]
 
     @property
     def first_component(self) -> tuple[str, ...]:

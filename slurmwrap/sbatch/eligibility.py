@@ -29,13 +29,15 @@ def find_delay(request: JobRequest, now: float, reservations: Mapping[str, int])
         return "the job is held (--hold)"
     begin = request.value("begin")
     if begin is not None:
-        from slurmwrap.sbatch.begin import parse_begin_time  # few calls of gsub need it
+        # Few calls of gsub need it.
+        from slurmwrap.sbatch.begin import parse_begin_time
 
         at = parse_begin_time(begin, now)
         if at is None or at > now:
             return "the job begins later (--begin)"
     named = set((request.value("reservation") or "").split(",")) - {""}
-    unknown = not named <= reservations.keys()  # made since they were read
+    # Made since they were read.
+    unknown = not named <= reservations.keys()
     later = unknown or is_reserved_later(request, now, reservations)
     return "its reservation may begin later (--reservation)" if named and later else ""
 

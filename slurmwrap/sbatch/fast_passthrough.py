@@ -12,7 +12,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-LETTERS_WITH_VALUE = "ABCFJLMNSabcdeimnopqtwx"  # what getopt_long takes from the next word where none is attached
+# What getopt_long takes from the next word where none is attached.
+LETTERS_WITH_VALUE = "ABCFJLMNSabcdeimnopqtwx"
 FLAG_LETTERS = "HOQWsv"
 LONG_WITH_VALUE = frozenset(
     (
@@ -35,8 +36,10 @@ LONG_FLAGS = frozenset(
 )
 _MAGIC = (b"#SBATCH", b"#SLURM")
 _OUR_MAGIC = b"#GSUB"
-_ODD = b"\"'\\"  # what lets a directive spell a word otherwise
-_MOST = 1 << 20  # bytes of a script that are looked at
+# What lets a directive spell a word otherwise.
+_ODD = b"\"'\\"
+# bytes of a script that are looked at
+_MOST = 1 << 20
 
 
 def is_certain_passthrough(
@@ -51,7 +54,8 @@ def is_certain_passthrough(
     script = find_script_word(words)
     if script is None:
         return False
-    if script == "":  # --wrap: nothing more to be read
+    # --wrap: nothing more to be read
+    if script == "":
         return True
     content = read(script)
     return content is not None and len(content) <= _MOST and _is_plain_script(content)
@@ -104,7 +108,8 @@ def _is_plain_line(line: bytes) -> bool:
 
 def _is_plain_word(word: str) -> bool:
     if "--" in word:
-        name = word[word.index("--") + 2 :].partition("=")[0]  # #SBATCH--mem=1 is a directive too
+        # #SBATCH--mem=1 is a directive too
+        name = word[word.index("--") + 2 :].partition("=")[0]
         return name in LONG_WITH_VALUE or name in LONG_FLAGS
     return "G" not in word
 
@@ -115,7 +120,8 @@ def read_regular_file(path: str) -> bytes | None:
 
     try:
         if not S_ISREG(os.stat(path).st_mode):  # noqa: PTH116
-            return None  # not even opened: who writes to a pipe would go on when we do, and end when we close it
+            # Not even opened: who writes to a pipe would go on when we do, and end when we close it.
+            return None
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None

@@ -34,7 +34,8 @@ class BadOption(Exception):
         super().__init__(message)
         self.word = word
         self.hint = hint
-        self.unknown = unknown  # no option's name begins so: a site plugin's may
+        # No option's name begins so: a site plugin's may.
+        self.unknown = unknown
         self.before: tuple[ParsedOption, ...] = ()
 
 
@@ -44,7 +45,8 @@ class ParsedOption:
 
     option: str  # canonical long name
     value: str | None
-    word: int  # the word that carries the option
+    # The word that carries the option.
+    word: int
     value_word: int
     value_at: int
     own: bool = False

@@ -250,7 +250,8 @@ def _parse_values(request: JobRequest) -> tuple[tuple[str, ...], str]:
             hint="Leave --array out; --values=a,b,c%2 runs two at a time.",
         )
     found = _VALUES.fullmatch(text)
-    assert found is not None  # every text has this form
+    # Every text has this form.
+    assert found is not None
     values = tuple(found["list"].split(","))
     if "" in values:
         raise UsageError(f"--values={text}: one of them is empty", hint="--values=1e-4,3e-4,1e-3")

@@ -12,7 +12,8 @@ from enum import Enum
 
 from slurmwrap.fast_dataclasses import dataclass
 
-Release = tuple[int, int]  # (22, 5) is Slurm 22.05
+# (22, 5) is Slurm 22.05
+Release = tuple[int, int]
 BASE: Release = (22, 5)
 
 
@@ -34,7 +35,8 @@ class SbatchOption:
     name: str
     short: str
     argument: Argument
-    variables: tuple[str, ...] = ()  # SBATCH_* (and two SLURM_*) that set it, the strongest last
+    # SBATCH_* (and two SLURM_*) that set it, the strongest last.
+    variables: tuple[str, ...] = ()
     since: Release = BASE
     until: Release | None = None
     missing: tuple[Release, ...] = ()  # releases in between that lacked it
@@ -241,11 +243,13 @@ class GsubOption:
 
     name: str
     field: str
-    variable: str  # "" when there is none; its sense is that of the field: GSUB_TUNE=no is --no-tune
+    # "" when there is none; its sense is that of the field: GSUB_TUNE=no is --no-tune
+    variable: str
     argument: Argument = NONE
     flag: bool = True
     choices: tuple[str, ...] = ()
-    number: bool = False  # a whole number, at least 1
+    # A whole number, at least 1.
+    number: bool = False
     most: int = (1 << 31) - 1  # of a number
 
 

@@ -34,7 +34,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    _OwnValue = tuple[str, Any]  # a field of Own and its value
+    # A field of Own and its value.
+    _OwnValue = tuple[str, Any]
 
 ReadScript = Callable[[str], bytes]
 
@@ -72,7 +73,8 @@ def parse_request(
         kept = [(f.name, getattr(first.own, f.name)) for f in fields(first.own)]
         own = _merge_gsub_options((kept, _parse_gsub_options_of_command(command)))
         return replace(first, own=own, hetjob=True, components=command.other_components)
-    own_words_on = tuple(_parse_gsub_options_of_command(command))  # before a script is waited for on standard input
+    # Before a script is waited for on standard input.
+    own_words_on = tuple(_parse_gsub_options_of_command(command))
     script = _read_script(command, environ, cwd, read_script, read_stdin)
     sbatch_words, own_words, hetjob = _split_directive_words(script, release)
     settings = _merge_settings(

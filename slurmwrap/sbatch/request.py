@@ -21,8 +21,10 @@ class Origin(Enum):
 class SbatchSetting:
     """One sbatch option as the user gave it."""
 
-    option: str  # canonical long name without dashes, e.g. "mem-per-gpu"
-    value: str | None  # None for a flag, or an optional argument left out
+    # Canonical long name without dashes, e.g. "mem-per-gpu".
+    option: str
+    # None for a flag, or an optional argument left out.
+    value: str | None
     origin: Origin
     where: str  # "train.sbatch:3", "SBATCH_PARTITION", "command line"
     line: int | None = None  # 1-based, for Origin.SCRIPT
@@ -58,7 +60,8 @@ class GsubOptions:
     explain: bool = False
     force: bool = False
     json: bool = False
-    template: str | None = None  # launch_templates.py makes the script of it; the request of that script has none
+    # launch_templates.py makes the script of it; the request of that script has none
+    template: str | None = None
     values: str | None = None  # of the template array
 
 
@@ -98,13 +101,16 @@ class ResourceShape:
     max_nodes: int | None = None
     tasks: int | None = None
     tasks_per_node: int | None = None
-    gpus: int = 0  # whole job; 0 for a job without GPU
-    gpus_per_node: int | None = None  # when the request fixes it
+    # Whole job; 0 for a job without GPU.
+    gpus: int = 0
+    # When the request fixes it.
+    gpus_per_node: int | None = None
     gpu_type: str | None = None
     gpu_unit: GpuUnit = GpuUnit.NONE
     cpus: int | None = None  # in cpu_unit
     cpu_unit: CpuUnit = CpuUnit.NONE
-    mem_mib: int | None = None  # in mem_unit; 0 = all of the node, as in sbatch
+    # In mem_unit; 0 = all of the node, as in sbatch.
+    mem_mib: int | None = None
     mem_unit: MemUnit = MemUnit.NONE
     time_limit_s: int | None = None
     exclusive: bool = False
@@ -153,7 +159,8 @@ class OptionChange:
     A flag (`requeue`, `hold`) is wished with the value "".
     """
 
-    option: str  # canonical long name: "mem", "cpus-per-task", "exclude", "switches", ...
+    # Canonical long name: "mem", "cpus-per-task", "exclude", "switches", ...
+    option: str
     value: str | None
     reason: str
 
@@ -177,8 +184,11 @@ class BatchScript:
     the command line.
     """
 
-    content: bytes  # the script: the user's own but for directive lines
-    options: tuple[str, ...]  # the user's command line, changed in place, then what we add; spelled --name=value
+    # The script: the user's own but for directive lines.
+    content: bytes
+    # The user's command line, changed in place, then what we add; spelled --name=value.
+    options: tuple[str, ...]
     args: tuple[str, ...]
-    environ: Mapping[str, str]  # SBATCH_* variables that must change
+    # SBATCH_* variables that must change.
+    environ: Mapping[str, str]
     changes: tuple[RequestChange, ...]

@@ -15,8 +15,10 @@ from slurmwrap.sbatch.request import BatchScript, JobRequest, OptionChange, Orig
 from slurmwrap.sbatch.script import quote_word, replace_spans
 from slurmwrap.sbatch.shape import find_memory_in_force
 
-ADDED = "added"  # Change.where of what the user had not set
-KEPT = "kept"  # Change.where of a wish that only explains why something unset stays unset
+# Change.where of what the user had not set.
+ADDED = "added"
+# Change.where of a wish that only explains why something unset stays unset.
+KEPT = "kept"
 
 # This variable takes a count alone, --switches also count@time (sbatch 22.05.8: Invalid numeric value "1@10").
 _NOT_IN_ENVIRONMENT = frozenset({"SBATCH_REQ_SWITCH"})
@@ -99,7 +101,8 @@ class _Rewrite:
             content=replace_spans(self._request.script.content, self._spans),
             options=(
                 *(spell(s.option, s.value) for s in self._settings if s.origin is Origin.COMMAND_LINE),
-                *self._request.components,  # behind what we add: that is for the first component, or for the whole job
+                # Behind what we add: that is for the first component, or for the whole job.
+                *self._request.components,
             ),
             args=self._request.args,
             environ=self._environ,
@@ -154,7 +157,8 @@ def _rewrite_word(content: bytes, setting: SbatchSetting, value: str | None) -> 
     start, stop = setting.span or (0, 0)
     attach = setting.prefix
     if value is not None and setting.value is None and attach.startswith("--"):
-        attach += "="  # an optional value that was left out: --exclusive becomes --exclusive=user, but -k -koff
+        # An optional value that was left out: --exclusive becomes --exclusive=user, but -k -koff.
+        attach += "="
     plain = attach.encode(errors="surrogateescape")
     if plain and content[start:stop].startswith(setting.prefix.encode(errors="surrogateescape")):
         return plain + (quote_word(value) if value else b"")

@@ -18,7 +18,8 @@ from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.sbatch.options import Release
 
 MAGIC_WORDS = (b"#SBATCH", b"#SLURM", b"#GSUB")
-_BLANK = b" \t\n\v\f\r"  # isspace() in the C locale
+# isspace() in the C locale
+_BLANK = b" \t\n\v\f\r"
 _SEPARATORS = (b"hetjob", b"packjob")
 _NEEDS_QUOTES = b"\"'\\# \t\v\f\r"
 _KEEPS_SPACE_SINCE = (24, 5)  # `\ ` outside quotes
@@ -46,12 +47,14 @@ class DirectiveWord:
 class Directive:
     """One directive line. `start` and `stop` span it in the script without its line break; `line` counts from 1."""
 
-    magic: str  # "#SBATCH" (also for #SLURM) or "#GSUB"
+    # "#SBATCH" (also for #SLURM) or "#GSUB"
+    magic: str
     line: int
     start: int
     stop: int
     words: tuple[DirectiveWord, ...]
-    hetjob: bool = False  # the line begins another component of a heterogeneous job
+    # The line begins another component of a heterogeneous job.
+    hetjob: bool = False
 
 
 def parse_directives(content: bytes, release: Release | None = None) -> tuple[Directive, ...]:
@@ -159,7 +162,8 @@ def _parse_word(content: bytes, at: int, stop: int, keeps_space: bool) -> tuple[
         elif not quote and byte in (b'"', b"'"):
             quote = byte
             continue
-        elif not quote and byte == b"#":  # the rest of the line is a comment
+        elif not quote and byte == b"#":
+            # The rest of the line is a comment.
             return bytes(text), at - 1
         text += byte
     return (quote, -1) if quote else (bytes(text), at)

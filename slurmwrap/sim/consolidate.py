@@ -44,7 +44,8 @@ class Leases(Protocol):
 class LeasePool:
     """Leases of GPUs in one heap, as both simulators count them by default."""
 
-    gpus: Ints  # of each job, by number
+    # Of each job, by number.
+    gpus: Ints
     total: int
     per_server: int
     free: int = field(init=False)
@@ -92,19 +93,23 @@ def select_fitting(gpus: Ints, free: int, *, in_turn: bool) -> Bools:
     return taken
 
 
-Spot = tuple[Ints, Ints]  # servers, and GPUs on each
+# Servers, and GPUs on each.
+Spot = tuple[Ints, Ints]
 
 
 @dataclass(slots=True, kw_only=True)
 class Places:
     """Leases of GPUs on equal servers, by index. One spot is the part of a job on one server."""
 
-    gpus: Ints  # of each job, by number
-    tied: Bools  # whether the job must lie close together, by number
+    # Of each job, by number.
+    gpus: Ints
+    # Whether the job must lie close together, by number.
+    tied: Bools
     count: int
     size: int  # GPUs of a server
     _free: Ints = field(init=False)
-    _job: Ints = field(init=False)  # of each spot, its job's number
+    # Of each spot, its job's number.
+    _job: Ints = field(init=False)
     _server: Ints = field(init=False)
     _held: Ints = field(init=False)  # GPUs
     _holds: Bools = field(init=False)  # whether it has spots, by number
@@ -135,7 +140,8 @@ class Places:
         self._counted[order] = select_fitting(gpus, self.count * self.size, in_turn=in_turn)
         runs = self._holds[order]
         displaced: list[int] = []
-        hopeless = np.full(2, np.iinfo(np.int64).max)  # who needs so many GPUs or more has no place: untied, tied
+        # Who needs so many GPUs or more has no place: untied, tied.
+        hopeless = np.full(2, np.iinfo(np.int64).max)
         at = 0
         while len(waiting := np.flatnonzero(~runs[at:] & (gpus[at:] < hopeless[tied[at:]]))):
             at += int(waiting[0])
@@ -174,7 +180,8 @@ class Places:
         theirs = np.bincount(self._server[behind], weights=self._held[behind], minlength=self.count)
         going = ~self._counted[self._job]
         soon = self._free + np.bincount(self._server[going], weights=self._held[going], minlength=self.count)
-        fewest = np.argsort(-soon, kind="stable")  # have to go who would not anyway: from where most is free then
+        # Have to go who would not anyway: from where most is free then.
+        fewest = np.argsort(-soon, kind="stable")
         spot = self._find(number, (self._free + theirs.astype(np.int64))[fewest])
         if spot is None:
             return False, []

@@ -10,14 +10,16 @@ from statistics import fmean, median
 from slurmwrap.placement.demand import Server
 from slurmwrap.sim.sim_job import SimJob
 
-Progress = Callable[[int, int], None]  # (jobs that have ended or never can start, all jobs)
+# (jobs that have ended or never can start, all jobs)
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimOutcome:
     """One entry per job, in the order of the trace. Seconds on the trace's clock; None: that did not happen."""
 
-    mode: str  # "rounds": leases end · "slurm": nothing is taken back
+    # "rounds": leases end · "slurm": nothing is taken back
+    mode: str
     began_s: tuple[float | None, ...]  # first start
     ended_s: tuple[float | None, ...]
     held_s: tuple[float, ...]  # how long it held GPUs, all its runs
@@ -32,15 +34,18 @@ class SimOutcome:
 class TimeSummary:
     """Seconds. JCT: from submission to end. Queueing: what of it the job held no GPUs."""
 
-    jobs: int  # that ended, of those measured
-    makespan_s: float  # from the first submission to the last end, of all jobs that ended
+    # That ended, of those measured.
+    jobs: int
+    # From the first submission to the last end, of all jobs that ended.
+    makespan_s: float
     mean_jct_s: float
     median_jct_s: float
     p95_jct_s: float
     p99_jct_s: float
     mean_queueing_s: float
     p99_queueing_s: float
-    gpu_utilisation: float  # GPU-seconds held over GPU-seconds there were, from first submission to last end
+    # GPU-seconds held over GPU-seconds there were, from first submission to last end.
+    gpu_utilisation: float
     preemptions: int
 
 

@@ -25,9 +25,11 @@ from slurmwrap.placement.slurm_options import PlanningFacts
 from slurmwrap.sbatch.request import CpuUnit, GpuUnit, JobRequest, MemUnit, Origin, ResourceShape, SbatchSetting, Script
 from slurmwrap.sim.arrays import Floats, Ints
 
-ANYWHERE = "all"  # the partition of jobs that name none of the simulated ones
+# The partition of jobs that name none of the simulated ones.
+ANYWHERE = "all"
 CONFIG = Config(tuning=Tuning(enabled=False))
-AT_ONCE = PlanningFacts(relaxing=True, starts_now=True)  # a site's reconciler relaxes; nothing is waited for
+# A site's reconciler relaxes; nothing is waited for.
+AT_ONCE = PlanningFacts(relaxing=True, starts_now=True)
 _SCRIPT = Script(path=None, name="simulated", content=b"")
 _ROUNDING = 1e-6
 
@@ -70,7 +72,8 @@ class SimSnapshot:
     _nodes: list[Node] = field(default_factory=list)
     _seen: Floats | None = None
     _topology: Topology | None = None
-    changes: int = 0  # how often something else was free than before
+    # How often something else was free than before.
+    changes: int = 0
 
     def snapshot(
         self,

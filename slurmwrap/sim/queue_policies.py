@@ -114,7 +114,8 @@ class Srtf:
         return work_s
 
     def quiet_s(self, active: Active, now: float) -> float:
-        return inf  # who runs comes nearer to its end; who waits does not
+        # Who runs comes nearer to its end; who waits does not.
+        return inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +164,8 @@ class FinishTimeFairness:
     first, which is not fair: `worst_first=False`.
     """
 
-    work_s: Floats  # by SimJob.number, at the proportional share
+    # By SimJob.number, at the proportional share.
+    work_s: Floats
     name: str = "ftf"
     worst_first: bool = True
     in_turn: bool = False
@@ -173,17 +175,21 @@ class FinishTimeFairness:
         return np.argsort(-rho if self.worst_first else rho, kind="stable")
 
     def standing(self, gpus: Ints, work_s: Floats) -> Floats | None:
-        return None  # rho of a short one grows faster
+        # Rho of a short one grows faster.
+        return None
 
     def quiet_s(self, active: Active, now: float) -> float:
-        return 0.0  # rho of who waits grows all the time
+        # Rho of who waits grows all the time.
+        return 0.0
 
 
 # Least attained service: who has had least comes first; nothing need be known of run times.
 #
 # Gu et al., NSDI 2019 (Tiresias), section 3.2, and its simulator (SymbioticLab/Tiresias, 959f9b08, dlas_sim_jobs).
-THRESHOLDS = (3250.0, 7200.0)  # GPU-seconds: upper limits of the first queue and of the second, as in the authors' code
-_SOON = 1e-6  # GPU-seconds: so near to a threshold is over it
+# GPU-seconds: upper limits of the first queue and of the second, as in the authors' code.
+THRESHOLDS = (3250.0, 7200.0)
+# GPU-seconds: so near to a threshold is over it.
+_SOON = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +224,8 @@ class Queues:
     need it: 6,727 s mean JCT on 480 Philly jobs on 60 GPUs, 6,633 s without.
     """
 
-    jobs: int  # how many there are: SimJob.number is below
+    # How many there are: SimJob.number is below.
+    jobs: int
     thresholds: tuple[float, ...] = THRESHOLDS
     promote: float | None = None
     late_jumps: bool = True
@@ -291,7 +298,8 @@ class Queues:
         left = (limit - service) / gpus
         if self.late_jumps:
             late = np.floor((limit - service / gpus) / gpus)
-            left = np.where(late >= 1, late, left)  # of a fraction of a second, nothing would be left, again and again
+            # Of a fraction of a second, nothing would be left, again and again.
+            left = np.where(late >= 1, late, left)
         return max(_SOON, float(left[active.running].min(initial=inf)))
 
     def _waits(self, active: Active) -> Bools:

@@ -17,7 +17,8 @@ from slurmwrap.sim.queue_policies import SAME, Policy, policy_of
 from slurmwrap.sim.sim_job import SimJob
 
 MODES = ("rounds", "slurm")
-IN_SLURM = ("proportional", "graded")  # mechanisms that do not need leases to end
+# Mechanisms that do not need leases to end.
+IN_SLURM = ("proportional", "graded")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

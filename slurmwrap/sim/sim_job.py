@@ -15,8 +15,10 @@ class SimJob:
     says them, else at the GPU-proportional share.
     """
 
-    number: int  # from 0, in the order of submission
-    job: str  # as the trace calls it
+    # From 0, in the order of submission.
+    number: int
+    # As the trace calls it.
+    job: str
     submit_s: float
     work_s: float
     gpus: int
@@ -25,15 +27,20 @@ class SimJob:
     mem_mib: int | None = None  # of the whole job, as asked; None: the proportional share
     limit_s: float | None = None  # its time limit; None: unknown
     user: str = ""
-    status: str = ""  # as the trace says: COMPLETED, FAILED, …; "": unknown
-    model: str = ""  # names its profile; "": unknown
+    # As the trace says: COMPLETED, FAILED, …; "": unknown.
+    status: str = ""
+    # Names its profile; "": unknown.
+    model: str = ""
     partition: str = ""
-    line: int = 0  # of the file, for errors
+    # Of the file, for errors.
+    line: int = 0
 
 
 # The cluster of a simulation: equal servers.
-MIB_PER_GB = 1024  # what the papers call GB
-_MOST = 1_000_000  # of any of the four: more is a slip of the finger
+# What the papers call GB.
+MIB_PER_GB = 1024
+# Of any of the four: more is a slip of the finger.
+_MOST = 1_000_000
 
 
 def servers_of(count: int, *, gpus: int, cpus: int, mem_gb: float) -> tuple[Server, ...]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-ITERATION_S: Mapping[str, float] = {  # of one GPU at the share
+# Of one GPU at the share.
+ITERATION_S: Mapping[str, float] = {
     "alexnet": 0.6,
     "res18": 0.64,
     "res50": 0.78,
@@ -20,7 +21,8 @@ ITERATION_S: Mapping[str, float] = {  # of one GPU at the share
     "m5": 0.6,
     "deepspeech": 0.757,
 }
-TASKS: Mapping[str, tuple[str, ...]] = {  # in the order in which the generator takes turns
+# In the order in which the generator takes turns.
+TASKS: Mapping[str, tuple[str, ...]] = {
     "image": ("alexnet", "res18", "res50", "mobilenet", "shufflenet"),
     "language": ("gnmt", "transformer", "lstm"),
     "speech": ("m5", "deepspeech"),

@@ -23,12 +23,14 @@ from slurmwrap.slurm.commands import get_output
 from slurmwrap.slurm.scontrol_parser import parse_number
 from slurmwrap.slurm.squeue_parser import parse_exit, split_rows
 
-FIELDS = (  # of sacct(1); the last two are the user's own text
+# Of sacct(1); the last two are the user's own text.
+FIELDS = (
     *("JobIDRaw", "JobID", "User", "UID", "Account", "Partition", "QOS", "State", "Reason", "ExitCode"),
     *("DerivedExitCode", "Submit", "Eligible", "Start", "End", "TimelimitRaw", "NodeList", "NNodes", "NCPUS"),
     *("ReqTRES", "AllocTRES", "Priority", "WorkDir", "JobName"),
 )
-_AT_ONCE = 500  # job ids in one call: the line of a command is limited
+# Job ids in one call: the line of a command is limited.
+_AT_ONCE = 500
 _NOBODY = frozenset({"", "None assigned", "(null)", "Unknown"})
 
 
@@ -110,7 +112,8 @@ def _run(row: Mapping[str, str]) -> JobRecord:
         derived_signal=derived_signal,
         submit_time=_time(row["Submit"]) or 0,
         eligible_time=_time(row["Eligible"]),
-        start_time=_time(row["Start"]) if nodes else None,  # of what never began it says the end
+        # Of what never began it says the end.
+        start_time=_time(row["Start"]) if nodes else None,
         end_time=_time(row["End"]),
         time_limit_s=None if limit is None else int(limit),
         nodes=nodes,

@@ -63,7 +63,8 @@ def _qos(line: str, uid: int) -> Qos:
     head, _, groups = head.partition(" Account Limits=")
     # " 1003={…}", newer " alice(1003)={…}"; thousands of others may be next to it
     ours = re.search(rf"[ (]{uid}\)?=\{{([^}}]*)\}}", people)
-    anybodys = ours or re.search(_BRACES, people)  # gives the limit too, with nothing of it used
+    # Gives the limit too, with nothing of it used.
+    anybodys = ours or re.search(_BRACES, people)
     told = anybodys.group(anybodys.lastindex or 0) if anybodys else ""
     return Qos(
         name=head[len("QOS=") : head.find("(")],

@@ -136,7 +136,8 @@ class SlurmCommands:
 
     def _start_snapshot_commands(self, ask_nodes: bool = True) -> Callable[[], _Told]:
         """Starts both commands, as far as nothing is kept of an earlier call; what comes back waits for their words."""
-        kept = self._kept if self._config is None else None  # who looks twice wants to see what has changed
+        # Who looks twice wants to see what has changed.
+        kept = self._kept if self._config is None else None
         old_nodes = kept.read("nodes") if kept and ask_nodes else None
         old_rest = kept.read("rest", _REST_LASTS) if kept else None
         nodes_argv = [["scontrol", "show", "node", "-d", "-o"]] if ask_nodes and old_nodes is None else []
@@ -287,13 +288,15 @@ class SlurmCommands:
         return parse_nodes(self._read(["scontrol", "show", "node", *names, "-d", "-o"])[0])
 
     def _read_jobs(self, *selection: str) -> tuple[JobRecord, ...]:
-        from slurmwrap.slurm.squeue_parser import (  # gsub seldom asks for jobs
+        # gsub seldom asks for jobs
+        from slurmwrap.slurm.squeue_parser import (
             exclude_format,
             make_job_format,
             parse_jobs,
         )
 
-        separator = f"\x1f{os.urandom(8).hex()}\x1f"  # in the environment: argv can be read by everyone
+        # In the environment: argv can be read by everyone.
+        separator = f"\x1f{os.urandom(8).hex()}\x1f"
         argv = ["squeue", "--noheader", "--all", "--states=all", *selection]
         asked = ({"SQUEUE_FORMAT2": make_job_format(separator)}, {"SQUEUE_FORMAT": exclude_format(separator)})
 
@@ -359,7 +362,8 @@ def _make_read_environment(environ: Mapping[str, str]) -> dict[str, str]:
     # TERM and INPUTRC: scontrol reads its requests by readline
     # SCONTROL_ALL: a partition that is only hidden may well be the one that a job names
     kept["SCONTROL_ALL"] = "1"
-    kept["SLURM_BITSTR_LEN"] = "0"  # the tasks of an array, uncut
+    # The tasks of an array, uncut.
+    kept["SLURM_BITSTR_LEN"] = "0"
     return {**kept, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s", "TERM": "dumb", "INPUTRC": "/dev/null"}
 
 
@@ -427,7 +431,8 @@ _NODE_NAME = re.compile(r"(?!all$)[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII | re.IGN
 _KEY = re.compile(r"[A-Za-z]+", re.ASCII)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 # What Switches=0 means: 24.11.5 and 26.05.5 take that and clear the field, but a job that waits for a switch waits on.
-_NO_SWITCH_WAIT = "1@0"  # runs within one pass of the scheduler, in 22.05.8 too
+# Runs within one pass of the scheduler, in 22.05.8 too.
+_NO_SWITCH_WAIT = "1@0"
 
 
 def argv_of(action: SlurmAction) -> list[str]:

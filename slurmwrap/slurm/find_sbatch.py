@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 
 from slurmwrap.errors import SlurmwrapError
 
-NAMED = "GSUB_SBATCH"  # the path of Slurm's own, where PATH does not show it
+# The path of Slurm's own, where PATH does not show it.
+NAMED = "GSUB_SBATCH"
 _MARK = "SLURMWRAP_CAME_FROM"
 _OURS = (b"gsub", b"slurmwrap")
 _LOOKED_AT = 4096
@@ -23,7 +24,8 @@ def find_sbatch(environ: Mapping[str, str]) -> str:
     found = False
     passed = _list_calling_wrappers(environ)
     named = environ.get(NAMED)
-    if named and named not in passed and not _is_ours(named):  # one that leads back here would do so for ever
+    # One that leads back here would do so for ever.
+    if named and named not in passed and not _is_ours(named):
         return named
     for path in _list_candidates(environ.get("PATH") or os.defpath):
         found = True

@@ -23,7 +23,8 @@ _TITLE = "\nOptions provided by plugins:\n"
 _NEXT_TITLE = re.compile(r"^\S", re.MULTILINE)
 _NAME = re.compile(r"^ {6}--([^\s=]+)", re.MULTILINE)
 _TIMEOUT_S = 5.0  # sbatch takes 6 ms
-_WIDTH = "COLUMNS"  # the caller's may cut the names short; unset means 80
+# The caller's may cut the names short; unset means 80.
+_WIDTH = "COLUMNS"
 
 
 class PluginOptions:

@@ -17,9 +17,11 @@ from contextlib import suppress
 from slurmwrap import __version__
 from slurmwrap.digest import sha256_hex
 
-MAX_BYTES = 64 << 20  # 10,000 nodes are 6 MiB
+# 10,000 nodes are 6 MiB
+MAX_BYTES = 64 << 20
 _HEAD = 256
-_OF_THE_ANSWER = ("SLURM_CONF", "SLURM_CONF_SERVER", "PATH", "LD_LIBRARY_PATH")  # which Slurm is asked, and by what
+# Which Slurm is asked, and by what.
+_OF_THE_ANSWER = ("SLURM_CONF", "SLURM_CONF_SERVER", "PATH", "LD_LIBRARY_PATH")
 
 
 def find_cache_folder(environ: Mapping[str, str], uid: int) -> str:

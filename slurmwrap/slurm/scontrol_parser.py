@@ -16,8 +16,10 @@ from slurmwrap.model.hostlist import names_in
 from slurmwrap.model.node import Node, Partition, Reservation
 
 _GRES = re.compile(r"([^,()\s]+)(?:\(([^)]*)\))?")
-_FREE_TEXT = re.compile(r" (?:Reason|Comment|Extra)=")  # always the tail, in this order, in all three releases
-_MARKS = {  # sinfo(1), NODE STATE CODES; older scontrols decorate the base state too
+# Always the tail, in this order, in all three releases.
+_FREE_TEXT = re.compile(r" (?:Reason|Comment|Extra)=")
+# sinfo(1), NODE STATE CODES; older scontrols decorate the base state too
+_MARKS = {
     "*": "NOT_RESPONDING",
     "~": "POWERED_DOWN",
     "#": "POWERING_UP",
@@ -29,7 +31,8 @@ _MARKS = {  # sinfo(1), NODE STATE CODES; older scontrols decorate the base stat
     "-": "PLANNED",
 }
 MAX_SWITCH_WAIT_S = 300  # slurm.conf(5)
-MAX_GPUS = 1024  # of one node: beyond any, and what is no number of GPUs must not fill the memory
+# Of one node: beyond any, and what is no number of GPUs must not fill the memory.
+MAX_GPUS = 1024
 _SAME_FLAG = {"MAINT": "MAINTENANCE", "REBOOT_ISSUED": "REBOOT", "REBOOT_REQUESTED": "REBOOT", "FAILING": "FAIL"}
 
 
@@ -42,10 +45,12 @@ def parse_nodes(text: str) -> tuple[Node, ...]:
 
 def _parse_node(line: str) -> Node:
     # str.rfind per key: a quarter of the time of splitting all 50 fields, and 10,000 nodes are on gsub's way
-    tail = _FREE_TEXT.search(line, max(0, line.find(" Weight=")))  # which is on every line, and behind the features
+    # Which is on every line, and behind the features.
+    tail = _FREE_TEXT.search(line, max(0, line.find(" Weight=")))
     head = line[: tail.start()] if tail else line
     cut = head.rfind(" Partitions=")
-    body = head[:cut] if cut >= 0 else head  # names of partitions may hold blanks, and are behind what is read here
+    # Names of partitions may hold blanks, and are behind what is read here.
+    body = head[:cut] if cut >= 0 else head
     state, flags = parse_state(_read_last_field(body, " State="))
     gpus, gpu_type, gpu_sockets = parse_gres(_read_last_field(body, " Gres="))
     gpus_used, gpus_used_at = parse_gres_used(_read_last_field(body, " GresUsed="))
@@ -173,7 +178,8 @@ def _parse_partition(line: str) -> Partition:
     # a name may hold blanks: scontrol create takes it (22.05)
     name, known, _ = line[len("PartitionName=") :].partition(" AllowGroups=")
     name = name if known else name.partition(" ")[0]
-    line = line[max(0, line.rfind(" Default=")) :]  # behind the lists of groups and accounts, which may hold blanks too
+    # Behind the lists of groups and accounts, which may hold blanks too.
+    line = line[max(0, line.rfind(" Default=")) :]
     return Partition(
         name=name,
         default=_read_first_field(line, " Default=") == "YES",

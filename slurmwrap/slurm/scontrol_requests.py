@@ -10,7 +10,8 @@ from collections.abc import Mapping
 
 from slurmwrap.fast_dataclasses import dataclass
 
-SEVERAL_TOPOLOGIES = (25, 5)  # from here on a topology.yaml may hold several, and a partition name its own
+# From here on a topology.yaml may hold several, and a partition name its own.
+SEVERAL_TOPOLOGIES = (25, 5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

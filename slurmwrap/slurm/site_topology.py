@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
     Network = Callable[[Topology, Sequence[Node]], Topology]
 
-MAX_BYTES = 16 << 20  # 10,000 nodes in 500 racks are 20 KiB
+# 10,000 nodes in 500 racks are 20 KiB
+MAX_BYTES = 16 << 20
 
 
 class SiteRacks:
@@ -34,7 +35,8 @@ class SiteRacks:
         """`told` itself where it holds anything or nothing is configured."""
         if told.source or not (self._file or self._features):
             return told
-        from slurmwrap.model.racks import of_features, of_file  # only where a site has configured it
+        # Only where a site has configured it.
+        from slurmwrap.model.racks import of_features, of_file
         from slurmwrap.model.topology import Topology
 
         if not self._file:

@@ -16,7 +16,8 @@ from slurmwrap.model.hostlist import expand
 from slurmwrap.model.job_record import FINAL_STATES, JobRecord
 from slurmwrap.slurm.scontrol_parser import parse_duration, parse_number
 
-JOB_FIELDS = (  # squeue(1) --Format; the last six are the user's own text
+# squeue(1) --Format; the last six are the user's own text
+JOB_FIELDS = (
     *("JobID", "ArrayJobID", "ArrayTaskID", "State", "Reason", "UserName", "UserID", "Account", "Partition"),
     *("Requeue", "RestartCnt", "exit_code", "DerivedEC", "SubmitTime", "EligibleTime", "StartTime", "EndTime"),
     *("TimeLimit", "NodeList", "ReqNodes", "NumNodes", "NumCPUs", "NumTasks", "MinMemory", "tres-alloc"),
@@ -50,9 +51,11 @@ class Watched:
     """One row of a job that someone watches: with the scheduler's forecast, where the job waits."""
 
     record: JobRecord
-    expected_start: int | None = None  # Unix seconds; Slurm's own forecast (squeue --start)
+    # Unix seconds; Slurm's own forecast (squeue --start).
+    expected_start: int | None = None
     expected_nodes: str = ""
-    dependency: str = ""  # as Slurm keeps it: "afterok:81(unfulfilled)"
+    # As Slurm keeps it: "afterok:81(unfulfilled)".
+    dependency: str = ""
 
 
 _FORECAST = ("SchedNodes", "Dependency")
@@ -234,7 +237,8 @@ def resolve_output(pattern: str, record: JobRecord) -> str:
     if "\\" in pattern:
         name = pattern.replace("\\", "")
     else:
-        task = 4294967294 if record.array_task_id is None else record.array_task_id  # what Slurm prints for "no task"
+        # What Slurm prints for "no task".
+        task = 4294967294 if record.array_task_id is None else record.array_task_id
         values = {
             "A": str(record.job_id if record.array_job_id is None else record.array_job_id),
             "a": str(task),

@@ -84,7 +84,8 @@ def translate_os_errors(path: Path) -> Iterator[None]:
 def explain(error: sqlite3.Error, path: Path) -> StoreError:
     """The StoreError for one of SQLite's errors. Its primary code is the low byte: https://sqlite.org/rescode.html."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    missing = str(error).startswith(("no such table", "no such column"))  # a file that is only read is not migrated
+    # A file that is only read is not migrated.
+    missing = str(error).startswith(("no such table", "no such column"))
     what, hint = _OLDER if missing else _FAULTS.get(code, (f"cannot be used: {error}", ""))
     return StoreError(f"database {path} {what}", hint=hint.format(path=path))
 
@@ -130,6 +131,7 @@ def find_filesystem(path: Path, mountinfo: str) -> str:
         if len(fields) < 5:
             continue
         mount = Path(fields[4].replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\"))
-        if path.is_relative_to(mount) and len(mount.parts) >= best:  # of two on one point the later one is seen
+        # Of two on one point the later one is seen.
+        if path.is_relative_to(mount) and len(mount.parts) >= best:
             best, found = len(mount.parts), kind
     return found

@@ -142,7 +142,8 @@ class Database(UserReportTables, FaultTables):
         unreconciled: bool = False,
     ) -> tuple[JobRun, ...]:
         """By submit_time, oldest first. `since`: ended (or not ended yet) at or after."""
-        if job_id is not None and cluster is None:  # the key begins with the cluster
+        # The key begins with the cluster.
+        if job_id is not None and cluster is None:
             known, names = make_cluster_condition(self)
             sql = f"SELECT * FROM attempts WHERE {known} AND job_id = ? ORDER BY {_BY_SUBMIT}"
             found = self._read(schema.ATTEMPTS, sql, [*names, job_id])
@@ -250,7 +251,8 @@ class Database(UserReportTables, FaultTables):
         self, *, job_id: int | None = None, since: float | None = None, open_only: bool = False
     ) -> tuple[QueueDelay, ...]:
         """By seen_at, oldest first. `since`: looked at at or after. A file of an older version has none."""
-        if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'delays'"):  # opened to read: not migrated
+        # Opened to read: not migrated.
+        if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'delays'"):
             return ()
         extra = "over = 0" if open_only else ""
         if job_id is not None:

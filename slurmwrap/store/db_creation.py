@@ -71,7 +71,8 @@ def _put_in_place(aside: Path, path: Path) -> None:
     try:
         with suppress(FileExistsError):
             os.link(aside, path)
-    except OSError:  # a file system without hard links
+    except OSError:
+        # A file system without hard links.
         aside.replace(path)
 
 

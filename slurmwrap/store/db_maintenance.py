@@ -17,7 +17,8 @@ from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.store.connection import connect_readonly, read_version, translate_os_errors, translate_sqlite_errors
 from slurmwrap.store.migrations import VERSION
 
-_PAGES = 1_000  # of one step of a backup
+# Of one step of a backup.
+_PAGES = 1_000
 _BUSY_S = 30.0
 
 
@@ -50,8 +51,10 @@ class Health:
     journal_mode: str
     bytes: int
     wal_bytes: int
-    free_bytes: int  # pages in the file that hold nothing
-    first_run: float | None  # end of the oldest run, Unix seconds
+    # Pages in the file that hold nothing.
+    free_bytes: int
+    # End of the oldest run, Unix seconds.
+    first_run: float | None
     last_run: float | None
     tables: tuple[TableSize, ...] = ()
     pruned: tuple[Pruning, ...] = ()
@@ -113,7 +116,8 @@ def _copy(source: Path, aside: Path, target: Path, tell: Callable[[float], None]
         read.execute("SELECT count(*) FROM sqlite_master").fetchone()
         with translate_sqlite_errors(target), closing(sqlite3.connect(aside, isolation_level=None)) as write:
             read.backup(write, pages=_PAGES, progress=lambda _, left, total: tell(1 - left / total if total else 1.0))
-            write.execute("PRAGMA journal_mode = DELETE")  # one file: a copy needs no -wal next to it
+            # One file: a copy needs no -wal next to it.
+            write.execute("PRAGMA journal_mode = DELETE")
             told = [row[0] for row in write.execute("PRAGMA quick_check(3)")]
         if told != ["ok"]:
             raise StoreError(f"the copy of {source} is not sound: {told[0]}", hint=f"run: slurmwrap db check {source}")
@@ -214,7 +218,8 @@ def _list_prunings(connection: sqlite3.Connection) -> tuple[Pruning, ...]:
 
 def _list_tables(connection: sqlite3.Connection) -> tuple[TableSize, ...]:
     """The largest first."""
-    from sqlite_utils import Database  # here, since it takes 0.1 s and no other command needs it
+    # Here, since it takes 0.1 s and no other command needs it.
+    from sqlite_utils import Database
 
     sizes = _list_sizes(connection)
     found = [

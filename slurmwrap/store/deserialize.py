@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     T = TypeVar("T")
-    Reader = Callable[[Any, str], Any]  # (JSON value, "Record.field" for the message) -> the field's value
+    # (JSON value, "Record.field" for the message) -> the field's value
+    Reader = Callable[[Any, str], Any]
 
-_INT64 = 2**63  # what an SQLite column holds
+# What an SQLite column holds.
+_INT64 = 2**63
 
 
 def record_from_json(cls: type[T], plain: Mapping[str, Any]) -> T:
@@ -43,7 +45,8 @@ def _record(cls: Any, plain: Any, where: str) -> Any:
             raise ValueError(f"{where}.{name} is missing")
     try:
         return cls(**values)
-    except (TypeError, ValueError) as error:  # a record that checks itself in __post_init__
+    except (TypeError, ValueError) as error:
+        # A record that checks itself in __post_init__.
         raise ValueError(f"{where}: {error}") from error
 
 
@@ -56,7 +59,8 @@ def _list_fields(cls: Hashable) -> tuple[dict[str, Reader], tuple[str, ...]]:
     return {f.name: make_reader(_resolve_type(f, record.__module__)) for f in known}, needed
 
 
-@lru_cache(maxsize=1024)  # `where` may hold indexes and names of a user
+# `where` may hold indexes and names of a user
+@lru_cache(maxsize=1024)
 def _name_places(cls: Hashable, where: str) -> dict[str, str]:
     """What messages call each field: made once, not of every record of a report."""
     return {name: f"{where}.{name}" for name in _list_fields(cls)[0]}
@@ -66,7 +70,8 @@ def _resolve_type(field: Field[Any], module: str) -> Any:
     """What `typing.get_type_hints` makes of one of our annotations, without typing, whose import costs gsub 2 ms."""
     if not isinstance(field.type, str):
         return field.type
-    return eval(field.type, vars(sys.modules[module]), {"Any": object})  # a line of our own source
+    # A line of our own source.
+    return eval(field.type, vars(sys.modules[module]), {"Any": object})
 
 
 @cache
@@ -89,7 +94,8 @@ def _make_scalar_reader(kind: type[Any]) -> Reader:
         return lambda value, where: _record(kind, value, where)
     if issubclass(kind, Enum):
         return lambda value, where: _read_enum(kind, value, where)
-    if issubclass(kind, PathLike):  # a Path: no other field is one
+    # A Path: no other field is one.
+    if issubclass(kind, PathLike):
         path: Any = kind
         return lambda value, where: path(_read_text(value, where))
     return _SCALARS.get(kind, _read_anything)

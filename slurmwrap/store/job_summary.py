@@ -16,7 +16,8 @@ from slurmwrap.store.database import Database
 from slurmwrap.store.run_summary import COLUMNS, decode_text, make_listed_run
 
 _AT_ONCE = 500  # jobs of one statement
-_KEYS = "json_each(?) AS k CROSS JOIN"  # CROSS: by key, job after job, whatever SQLite guesses of the table
+# CROSS: by key, job after job, whatever SQLite guesses of the table.
+_KEYS = "json_each(?) AS k CROSS JOIN"
 _IS_KEY = "{0}.cluster = json_extract(k.value, '$[0]') AND {0}.job_id = json_extract(k.value, '$[1]')"
 _RUNS = f"""SELECT {COLUMNS}, instr(a.more, '"planned"') AS has_plan
     FROM {_KEYS} attempts a ON {_IS_KEY.format("a")} ORDER BY a.submit_time"""
@@ -38,7 +39,8 @@ class JobSummary:
 def summarize_jobs(database: Database, keys: Sequence[Key]) -> Iterator[JobSummary]:
     """Of these jobs, in their order; a job of which no run is known is left out. StoreError."""
     open_actions: dict[RunKey | None, list[ActionRecord]] = defaultdict(list)
-    for action in database.actions(unfinished=True) if keys else ():  # few: they have an index of their own
+    # Few: they have an index of their own.
+    for action in database.actions(unfinished=True) if keys else ():
         open_actions[action.attempt].append(action)
     for start in range(0, len(keys), _AT_ONCE):
         runs = _read_runs(database, keys[start : start + _AT_ONCE])
@@ -57,7 +59,8 @@ def _read_runs(database: Database, keys: Sequence[Key]) -> dict[Key, list[JobRun
         found[key].append(make_listed_run(row))
         if row["has_plan"]:
             planned.add(key)
-    for cluster, job_id in planned:  # decided and not written as intended yet: a few at any moment
+    # Decided and not written as intended yet: a few at any moment.
+    for cluster, job_id in planned:
         found[cluster, job_id] = list(database.attempts(cluster=cluster, job_id=job_id))
     return {key: runs for key, runs in found.items() if runs}
 

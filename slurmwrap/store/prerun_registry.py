@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 
 POINTERS, TRIALS = "inflight", "prerun"
 WAITING, CLOSED, JOB, VERDICT = "waiting", "closed", "job", "verdict.json"
-_SUBMITTING_S = 150.0  # sbatch itself gives up after 120 s: a pre-run without a job id that is older never came to be
-DOOR_S = 0.5  # who is at the door when it shuts needs a rename more
+# sbatch itself gives up after 120 s: a pre-run without a job id that is older never came to be
+_SUBMITTING_S = 150.0
+# Who is at the door when it shuts needs a rename more.
+DOOR_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +46,8 @@ class InflightPrerun:
     """A pre-run as its files show it."""
 
     directory: Path
-    job_id: int | None  # None: not submitted yet, or never
+    # None: not submitted yet, or never.
+    job_id: int | None
     since: float  # Unix seconds
 
     def submitting(self, now: float) -> bool:
@@ -69,7 +72,8 @@ class PrerunRegistry:
         aside = pointers / f".{group[:32]}.{os.getpid()}"
         aside.write_text(f"{directory}\n", encoding="utf-8")
         try:
-            os.link(aside, pointers / group)  # unlike a rename it does not replace; whole from the first moment
+            # Unlike a rename it does not replace; whole from the first moment.
+            os.link(aside, pointers / group)
         except FileExistsError:
             return False
         finally:
@@ -105,7 +109,8 @@ class PrerunRegistry:
             return ()
         if not found:
             return ()
-        from pathlib import Path  # most calls of gsub do without
+        # Most calls of gsub do without.
+        from pathlib import Path
 
         return tuple(Path(entry.path) for entry in sorted(found, key=_get_age))
 
@@ -160,9 +165,11 @@ def attach(directory: Path, guest: WaitingJob) -> bool:
         aside.write_text(f"{guest.release_at}\n{guest.trial_dir}\n", encoding="utf-8")
         aside.rename(directory / WAITING / str(guest.job_id))
     except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ESTALE):  # ESTALE: the same over NFS
+        # ESTALE: the same over NFS.
+        if error.errno in (errno.ENOENT, errno.ESTALE):
             with suppress(OSError):
-                (directory / CLOSED / aside.name).unlink()  # who shuts the door waits for it
+                # Who shuts the door waits for it.
+                (directory / CLOSED / aside.name).unlink()
             return False
         raise
     return True

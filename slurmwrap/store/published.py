@@ -41,7 +41,8 @@ KEEP_S = 180 * 86400.0
 _PER_FOLDER = 1000  # job ids
 
 _LIMIT = 64 << 20
-_SEALED_LIMIT = 1 << 20  # MUNGE's own limit is 1 MiB for a whole credential
+# MUNGE's own limit is 1 MiB for a whole credential.
+_SEALED_LIMIT = 1 << 20
 
 
 class Seal(Protocol):
@@ -50,7 +51,8 @@ class Seal(Protocol):
     def __call__(self, payload: bytes, *, socket: str, uid_restriction: int | None = None) -> bytes: ...
 
 
-Unseal = Callable[[bytes], tuple[bytes, int] | None]  # credential -> (payload, uid that sealed it); None: not for us
+# Credential -> (payload, uid that sealed it); None: not for us.
+Unseal = Callable[[bytes], tuple[bytes, int] | None]
 
 
 class FilePublisher:
@@ -104,7 +106,8 @@ def _remove_old(why: Path, newest: float) -> None:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    from slurmwrap.store.atomic_write import replace_file  # gsub, which only reads, need not load it
+    # gsub, which only reads, need not load it
+    from slurmwrap.store.atomic_write import replace_file
 
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -165,7 +168,8 @@ def has_published(directory: str | Path, job_ids: Collection[int]) -> bool:
 
 def parse_published(plain: dict[str, Any]) -> tuple[JobRun, tuple[ActionRecord, ...]]:
     """One dict of `read_why` as records. ValueError names the field that is wrong."""
-    from slurmwrap.model.run import ActionRecord, JobRun  # gsub reads no verdict in most calls
+    # gsub reads no verdict in most calls
+    from slurmwrap.model.run import ActionRecord, JobRun
 
     try:
         attempt, actions = plain["attempt"], plain["actions"]

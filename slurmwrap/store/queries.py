@@ -113,7 +113,8 @@ def find_jobs(database: Session, wanted: RunFilter, *, limit: int | None) -> tup
     found = database._rows(sql, [*values, _limit(limit)])
     newest = {(row["cluster"], row["job_id"]): row["at"] for row in found}
     for key, at in _find_ended_jobs(database, wanted, limit).items():
-        newest.setdefault(key, at)  # it runs again: by that run
+        # It runs again: by that run.
+        newest.setdefault(key, at)
     return tuple(sorted(newest, key=lambda key: (-newest[key], key)))[:limit]
 
 

@@ -42,7 +42,8 @@ from slurmwrap.store.report_reader import Period, ReportReader, Rows, decode_tex
 
 _IN_MEMORY = Path(":memory:")
 RECENT_S, DETAIL_S = 7 * rows_as.DAY_S, 28 * rows_as.DAY_S
-_SAMPLE = 100  # actions of a rule that its agreement is judged by, the newest
+# Actions of a rule that its agreement is judged by, the newest.
+_SAMPLE = 100
 
 SwitchOf = Callable[[], Mapping[str, str]]
 
@@ -60,7 +61,8 @@ def read(
     period = reader.period
     since, until = period.since, period.until
     recent, detail = max(since, until - RECENT_S), max(since, until - DETAIL_S)
-    looked = min(since, until - DETAIL_S)  # how far back runtimes to failure are looked at
+    # How far back runtimes to failure are looked at.
+    looked = min(since, until - DETAIL_S)
     mine = bool(period.user or period.account)
     incidents = _list_incidents(database, since, until)
     struck = {"incidents": _format_ids(incidents)}

@@ -35,7 +35,8 @@ class Summed:
     create: str
     insert: str
     select: str
-    as_json: bool = False  # `select` gives one list of all: row by row each would wait for Python's lock
+    # `select` gives one list of all: row by row each would wait for Python's lock
+    as_json: bool = False
 
 
 # The numbers of user, account and category share one of 64 bits.

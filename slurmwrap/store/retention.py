@@ -35,13 +35,15 @@ class RetentionKind:
     """One kind of row that goes, or loses its details, when `period` is over. `size`: SQL for the bytes that go."""
 
     name: str
-    period: str  # settled | brief | detail | keep
+    # Settled | brief | detail | keep.
+    period: str
     table: str
     key: str
     where: str
     statements: tuple[str, ...]
     size: str = "0"
-    index: str = ""  # that must answer the choice: the planner knows nothing of how few rows a partial one holds
+    # That must answer the choice: the planner knows nothing of how few rows a partial one holds.
+    index: str = ""
 
     def chosen(self) -> str:
         """The next ones."""
@@ -86,7 +88,8 @@ def _cut(table: str, key: str, where: str, changes: str, size: str, index: str) 
 
 
 _RUN = "cluster, job_id, submit_time"
-_LINE = 120  # characters of the deciding line that stay
+# Characters of the deciding line that stay.
+_LINE = 120
 _SETTLED = """at < :before AND NOT EXISTS (SELECT 1 FROM attempts a
     WHERE a.cluster = t.cluster AND a.job_id = t.job_id AND (a.reconciled = 0 OR a.end_time IS NULL))"""
 # The root's line alone, cut: what `why` and the ledger of a repeated failure cite.
@@ -302,7 +305,8 @@ class Pruned:
 
     rows: Mapping[str, int] = field(default_factory=dict)
     freed_bytes: int = 0
-    done: bool = True  # False: time was up, the next one goes on
+    # False: time was up, the next one goes on.
+    done: bool = True
 
     @property
     def total(self) -> int:
@@ -408,7 +412,8 @@ _REWRITTEN = "file written anew"
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
-    connection.execute("PRAGMA foreign_keys = OFF")  # actions go before their attempts; rows are checked by `db check`
+    # Actions go before their attempts; rows are checked by `db check`.
+    connection.execute("PRAGMA foreign_keys = OFF")
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA temp_store = MEMORY")
     connection.create_function("nonce_mark", 1, mark_of, deterministic=True)
@@ -419,11 +424,13 @@ def _prune_in_batches(
 ) -> Iterator[int]:
     """Transaction by transaction until nothing is left; yields how many rows each changed or removed."""
     given = {"before": before, "batch": BATCH, "now": now, "digest": 16 if short_digests else 64}
-    given["since"] = _read_pruned_until(connection, kind.name) - DAY_S  # what was looked at is not looked at again
+    # What was looked at is not looked at again.
+    given["since"] = _read_pruned_until(connection, kind.name) - DAY_S
     rows = BATCH
     while rows == BATCH:
         connection.execute("DROP TABLE IF EXISTS temp.chosen")
-        connection.execute(kind.chosen(), given)  # looked for before the write lock is taken
+        # Looked for before the write lock is taken.
+        connection.execute(kind.chosen(), given)
         rows = connection.execute("SELECT count(*) FROM temp.chosen").fetchone()[0]
         if rows:
             _apply(connection, kind, given, rows)
@@ -464,7 +471,8 @@ def _give_back(connection: sqlite3.Connection) -> int:
         return 0
     began: int = connection.execute("PRAGMA page_count").fetchone()[0]
     left: int = connection.execute("PRAGMA freelist_count").fetchone()[0]
-    while left > _PAGES:  # some stay for what comes next
+    # Some stay for what comes next.
+    while left > _PAGES:
         connection.execute(f"PRAGMA incremental_vacuum({_PAGES})").fetchall()
         now: int = connection.execute("PRAGMA freelist_count").fetchone()[0]
         if now >= left:

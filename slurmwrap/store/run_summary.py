@@ -15,7 +15,8 @@ _SHOWN = (
     *("end_time", "decision", "decision_reason", "retry_at", "incident"),
 )
 COLUMNS = ", ".join(f"a.{name}" for name in (*_KEY, *_SHOWN, "diagnosis_category"))  # of attempts a
-_DIAGNOSES: dict[str, Diagnosis] = {}  # one of each category: a list has few
+# One of each category: a list has few.
+_DIAGNOSES: dict[str, Diagnosis] = {}
 
 
 def make_listed_run(row: Mapping[str, Any]) -> JobRun:

@@ -53,7 +53,8 @@ class RecordTable:
     json: frozenset[str] = frozenset()
     boolean: frozenset[str] = frozenset()
     nested: Mapping[str, Nested] = field(default_factory=dict)
-    inside: Mapping[str, type[Any]] = field(default_factory=dict)  # JSON of one record: its name -> what record it is
+    # JSON of one record: its name -> what record it is.
+    inside: Mapping[str, type[Any]] = field(default_factory=dict)
 
 
 def _split_words(text: str) -> tuple[str, ...]:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from slurmwrap.model.run import JobRun
     from slurmwrap.model.submission import Submission
 
-NEWEST = 4  # submissions that are asked about
+# Submissions that are asked about.
+NEWEST = 4
 _RUNS = 3  # of one job
 
 

@@ -20,7 +20,8 @@ class Session:
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
-        self.connection = connection  # public: store/report_reader.py reads rows without making records
+        # Public: store/report_reader.py reads rows without making records.
+        self.connection = connection
         self._depth = 0
 
     def close(self) -> None:
@@ -62,7 +63,8 @@ class Session:
         self._write(insert(table, conflict=True), row_from_record(table, record))
 
     def _write(self, sql: str, row: Mapping[str, Any]) -> bool:
-        if self._depth:  # most writes: the transaction around them explains what goes wrong
+        # Most writes: the transaction around them explains what goes wrong.
+        if self._depth:
             return self.connection.execute(sql, row).rowcount > 0
         with self.transaction():
             return self._write(sql, row)

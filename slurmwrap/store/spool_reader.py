@@ -48,7 +48,8 @@ def parse(payload: bytes) -> Observation:
     try:
         plain = json.loads(payload, parse_constant=_reject_constant)
         if b"\\u" in payload or not payload.isascii():
-            json.dumps(plain, ensure_ascii=False).encode()  # half a surrogate pair fits into no database
+            # Half a surrogate pair fits into no database.
+            json.dumps(plain, ensure_ascii=False).encode()
         return _check_observation(plain)
     except RecursionError:
         raise UntrustedRecord(_TOO_DEEP) from None
@@ -131,7 +132,8 @@ class Senders:
     def refusal(self, found: Observation, sealed: Decoded) -> str:
         """Why `found` is not believed; "" when it is."""
         if found.context in _OF_USERS:
-            return ""  # about their own job only, which reconcile checks against Slurm's record
+            # About their own job only, which reconcile checks against Slurm's record.
+            return ""
         if found.context not in _OF_NODES:
             return f"context {found.context.value} does not arrive here"
         if sealed.uid not in self._trusted:
@@ -161,15 +163,18 @@ class Senders:
 T = TypeVar("T")
 U = TypeVar("U")
 MAX_BYTES = 1 << 20
-USER_BYTES = 1 << 17  # of a file that no trusted owner wrote: parsed JSON takes up to 25 times its text
-MAX_ENTRIES = 200_000  # looked at in one collect: listing must end even if someone fills the directory
+# Of a file that no trusted owner wrote: parsed JSON takes up to 25 times its text.
+USER_BYTES = 1 << 17
+# Looked at in one collect: listing must end even if someone fills the directory.
+MAX_ENTRIES = 200_000
 MAX_REJECTED = 1000
 ROOT_SHARE = 8  # files of trusted owners that are read for each file of any other user
 USER_SHARE = 1000  # files of one other user that are read in one collect: the rest of a flood waits for the next
 LEFT_BEHIND_S = 3600.0  # a file still aside after this long has lost its writer
 WHOLE_S = 60.0  # the same for the EpilogSlurmctld shim, whose deadline is 10 s
 REJECTED = "rejected"
-_AT_ONCE, _THREADS = 64, 4  # files that are opened together, and how many of them at a time
+# Files that are opened together, and how many of them at a time.
+_AT_ONCE, _THREADS = 64, 4
 _NAME = re.compile(r"\d{1,20}-[A-Za-z0-9._-]{1,255}-[0-9a-f]{32}\.obs\Z")
 
 
@@ -194,7 +199,8 @@ class SealedSpool:
         self._node_addresses = node_addresses
         self._trusted = frozenset(trusted_uids)
         self._cluster = cluster
-        self._stuck: set[str] = set()  # what cannot be removed is reported once
+        # What cannot be removed is reported once.
+        self._stuck: set[str] = set()
 
     def collect(self, limit: int = 1000) -> Iterator[SpoolEntry]:
         """Complete files, oldest first for each owner, owners in turn. StoreError when munged does not answer.
@@ -248,7 +254,8 @@ class SealedSpool:
             raise UntrustedRecord(f"it is about cluster {make_printable(found.cluster)}")
         if refusal := senders.refusal(found, sealed):
             raise UntrustedRecord(refusal)
-        if sealed.uid not in self._trusted:  # no one can use up the nonce of another's observation
+        # No one can use up the nonce of another's observation.
+        if sealed.uid not in self._trusted:
             found = replace(found, nonce=f"{sealed.uid}-{found.nonce}")
         return replace(found, uid=sealed.uid)
 
@@ -302,7 +309,8 @@ def _run_in_threads(work: Callable[[T], U], several: Sequence[T]) -> list[U]:
 
     No thread outlives the call: the reconciler forks to read its users' files.
     """
-    if len(several) == 1 or libmunge.load_libmunge() is None:  # without the library a process is started for each
+    # Without the library a process is started for each.
+    if len(several) == 1 or libmunge.load_libmunge() is None:
         return [work(one) for one in several]
     from concurrent.futures import ThreadPoolExecutor
 
@@ -370,7 +378,8 @@ def _read(folder: int, name: str, *, aside: bool = False, limit: int = MAX_BYTES
     try:
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except FileNotFoundError:
-        raise _Unfinished from None  # renamed or removed since it was listed
+        # Renamed or removed since it was listed.
+        raise _Unfinished from None
     except OSError as error:
         raise UntrustedRecord(f"it cannot be opened: {error.strerror}") from None
     with closing(_Descriptor(descriptor)):
@@ -401,7 +410,8 @@ def _set_aside(name: str, reason: str, uid: int) -> RejectedEntry:
 def _remove(folder: int, name: str, *, keep: bool) -> bool:
     """Unlinks, or moves to `rejected/` while there is room; False when it cannot be done."""
     try:
-        found = os.stat(name, dir_fd=folder, follow_symlinks=False) if keep else None  # else it was read: a file
+        # Else it was read: a file.
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False) if keep else None
         if found and stat.S_ISREG(found.st_mode) and found.st_size <= MAX_BYTES and _move(folder, name):
             return True
         if found and stat.S_ISDIR(found.st_mode):

@@ -51,13 +51,15 @@ def write_sealed(directory: Path | str, observation: Observation, *, socket: str
 
 def start_sealed_write(directory: Path | str, *, socket: str) -> Callable[[Observation], str]:
     """`write_sealed` in two, for an observation that is still to be made: what comes back takes it, once."""
-    from slurmwrap.host import munge  # only where a site listens
+    # Only where a site listens.
+    from slurmwrap.host import munge
 
     seal = munge.start_encode(socket=socket)
 
     def leave(observation: Observation) -> str:
         sealed = seal(serialize(observation))
-        return _write(directory, observation, sealed + b"\n", 0o644)  # its name is the secret: no one can list them
+        # Its name is the secret: no one can list them.
+        return _write(directory, observation, sealed + b"\n", 0o644)
 
     return leave
 

@@ -30,7 +30,8 @@ def make_cluster_condition(session: Session, *also: str) -> tuple[str, list[str]
 class ProfileUse(NamedTuple):
     """Who used a profile's key last, by their submissions: `script` is a path, or a name where it came from stdin."""
 
-    key: str  # as its user names it
+    # As its user names it.
+    key: str
     uid: int
     script: str
     last_at: float  # Unix seconds
@@ -127,6 +128,7 @@ class UserReportTables(Session):
 
     def resets(self, job_id: int) -> tuple[LedgerReset, ...]:
         """Of one raw job id, oldest first. A file of an older version has none."""
-        if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'ledger_resets'"):  # opened to read: not migrated
+        # Opened to read: not migrated.
+        if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'ledger_resets'"):
             return ()
         return self._select(schema.LEDGER_RESETS, {"job_id = ?": job_id}, order="at")

@@ -29,17 +29,22 @@ if TYPE_CHECKING:
 DATABASE = "user.db"
 SPOOL = "spool"
 _FREED = "freed.json"
-_FORGOTTEN = "forgotten.json"  # fingerprint, or "*" for all → when `slurmwrap prerun forget` was said
-_COMPLETED = "completed.json"  # fingerprint → when a run of it ended that Slurm called COMPLETED
+# Fingerprint, or "*" for all → when `slurmwrap prerun forget` was said.
+_FORGOTTEN = "forgotten.json"
+# Fingerprint → when a run of it ended that Slurm called COMPLETED.
+_COMPLETED = "completed.json"
 _COMPLETED_KEPT = 500
-_NOT_THE_SCRIPTS = ("IF", "RS")  # domains: a full file system is no fault of the script that met it
-DETERMINISTIC = ("stop", "blacklist_input")  # the taxonomy's decisions for what will fail the same way again
+# Domains: a full file system is no fault of the script that met it.
+_NOT_THE_SCRIPTS = ("IF", "RS")
+# The taxonomy's decisions for what will fail the same way again.
+DETERMINISTIC = ("stop", "blacklist_input")
 
 _BUSY_S = 0.25  # gsub rather goes on without its memory than waits
 _SPOOL_FILES = 200  # newest that are looked at: each costs an open
 _SUBMISSIONS = 20  # newest of one script that are looked at
 _SPOOL_BYTES = 1 << 20
-_CLOCKS_S = 300.0  # retry.record.CLOCKS_S: ids come back, and a run is of the last submission before it
+# retry.record.CLOCKS_S: ids come back, and a run is of the last submission before it
+_CLOCKS_S = 300.0
 
 
 class UserState:
@@ -51,7 +56,8 @@ class UserState:
     @property
     def directory(self) -> Path:
         """`place` as a path."""
-        from pathlib import Path  # most calls of gsub do without
+        # Most calls of gsub do without.
+        from pathlib import Path
 
         return Path(self.place)
 
@@ -354,7 +360,8 @@ def _past_failure_from_run(record: JobRun, fingerprint: str) -> PastFailure:
     from slurmwrap.model.past_failure import PastFailure
 
     diagnosis = record.diagnosis
-    assert diagnosis is not None  # the query asks for judged attempts only
+    # The query asks for judged attempts only.
+    assert diagnosis is not None
     return PastFailure(
         job_id=record.attempt.job_id,
         at=float(record.end_time or record.attempt.submit_time),
@@ -394,7 +401,8 @@ def _is_conclusive(record: JobRun) -> bool:
 def _read_spool_file(path: str) -> bytes:
     """Of one spool file; empty when it cannot be read. The spool is the user's own, mode 0700."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # a third of Path.open's time, for every file of a sweep
+        # A third of Path.open's time, for every file of a sweep.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return b""
     try:

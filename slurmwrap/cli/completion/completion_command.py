@@ -17,7 +17,8 @@ from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.resources import make_template_environment
 from slurmwrap.store.atomic_write import replace_file
 
-MARK = "Made by: slurmwrap completion"  # by it our own file is known when it is to be replaced
+# By it our own file is known when it is to be replaced.
+MARK = "Made by: slurmwrap completion"
 
 
 class Shell(StrEnum):
@@ -76,7 +77,8 @@ def render_script(shell: Shell, root: Any, *, sbatch: bool = False) -> str:
 
 
 def _quote_sh(text: str) -> str:
-    return "'" + text.replace("'", "'\\''") + "'"  # also where nothing needs it: zsh reads more into bare words
+    # Also where nothing needs it: zsh reads more into bare words.
+    return "'" + text.replace("'", "'\\''") + "'"
 
 
 def _quote_zsh(text: str) -> str:
@@ -130,7 +132,8 @@ def write_completion_files(place: CompletionPlace, text: str, *, sbatch: bool = 
     try:
         place.directory.mkdir(parents=True, exist_ok=True)
         for path in paths:
-            replace_file(path, text, 0o644)  # a shell that starts meanwhile reads one of the two
+            # A shell that starts meanwhile reads one of the two.
+            replace_file(path, text, 0o644)
     except OSError as error:
         raise SlurmwrapError(f"cannot write {error.filename}: {error.strerror}") from error
     return paths

@@ -179,7 +179,8 @@ SBATCH_WORDS: dict[str, MenuWord] = {
 }
 
 OWN_WORDS: dict[str, MenuWord] = {
-    "prerun": _("what the pre-run does", "choice"),  # its choices are in the option table
+    # Its choices are in the option table.
+    "prerun": _("what the pre-run does", "choice"),
     "prerun-gpus": _("GPUs of the pre-run"),
     "prerun-steps": _("training steps that the pre-run must reach"),
     "prerun-command": _("what the pre-run runs in place of the script"),
@@ -212,8 +213,10 @@ class Offer:
     short: str = ""
     argument: Argument = Argument.NONE
     about: str = ""
-    values: str = ""  # an item of the language above; after `choice` come the choices
-    since: int = 0  # 0: every release that is supported
+    # An item of the language above; after `choice` come the choices.
+    values: str = ""
+    # 0: every release that is supported
+    since: int = 0
     until: int = NEVER
     offered: bool = True
 
@@ -234,10 +237,12 @@ class Command:
 
     path: tuple[str, ...]
     about: str
-    below: tuple[tuple[str, str], ...]  # (name, about) of its own commands
+    # (name, about) of its own commands
+    below: tuple[tuple[str, str], ...]
     options: tuple[Offer, ...]
     arguments: tuple[str, ...]
-    repeats: bool  # the last argument may stand several times
+    # The last argument may stand several times.
+    repeats: bool
 
     @property
     def name(self) -> str:

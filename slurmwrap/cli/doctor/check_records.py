@@ -18,9 +18,11 @@ from slurmwrap.slurm.pyslurm.compatibility import read_commands_release
 from slurmwrap.store.user_state_files import DATABASE
 
 OK, WARN, FAIL, SKIP = "ok", "warn", "fail", "skip"
-UNKNOWN = "unknown"  # it should have been looked at, and could not be
+# It should have been looked at, and could not be.
+UNKNOWN = "unknown"
 _RANK = (OK, UNKNOWN, WARN, FAIL)
-YOU, SITE = "you", "site"  # whose sections: what this user needs, what the site's installation needs
+# Whose sections: what this user needs, what the site's installation needs.
+YOU, SITE = "you", "site"
 DEADLINE_S = 10.0
 
 
@@ -29,11 +31,14 @@ class CheckResult:
     """`hint`: the way to fix it, or what works without it; "" where there is nothing to do."""
 
     name: str
-    state: str  # OK | WARN | FAIL | UNKNOWN, or SKIP: it does not apply here
+    # OK | WARN | FAIL | UNKNOWN, or SKIP: it does not apply here.
+    state: str
     text: str
     hint: str = ""
-    details: tuple[str, ...] = ()  # lines below the text: nodes folded, files by name
-    figures: Mapping[str, float] = field(default_factory=dict)  # for graphs of monitoring: "wal_mib" → 3.5
+    # Lines below the text: nodes folded, files by name.
+    details: tuple[str, ...] = ()
+    # For graphs of monitoring: "wal_mib" → 3.5.
+    figures: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,8 @@ from slurmwrap.cli.doctor import database_checks, node_checks, site_checks, slur
 from slurmwrap.cli.doctor.check_records import SITE, YOU, CheckSpec
 from slurmwrap.install.systemd_units import ENABLED
 
-_WHOLE_FILE_S = 120.0  # a year of a large site is 2 GB to read
+# A year of a large site is 2 GB to read.
+_WHOLE_FILE_S = 120.0
 
 
 def _make_check_spec(

@@ -15,10 +15,13 @@ from slurmwrap.errors import StoreError
 from slurmwrap.store.connection import connect_readonly, read_version, translate_sqlite_errors
 from slurmwrap.store.migrations import VERSION
 
-CHECK_S = 5.0  # of a file of 2 GB a whole check takes half a minute
-_LEAST_FREE = 0.05  # of the disk; SQLite needs as much again as the file to vacuum it
+# Of a file of 2 GB a whole check takes half a minute.
+CHECK_S = 5.0
+# Of the disk; SQLite needs as much again as the file to vacuum it.
+_LEAST_FREE = 0.05
 _LEAST_FREE_BYTES = 1 << 30
-_LARGEST_WAL = 256 << 20  # it is folded back at 4 MiB; larger ones have a reader that never ends
+# It is folded back at 4 MiB; larger ones have a reader that never ends.
+_LARGEST_WAL = 256 << 20
 _SLACK_D = 30.0
 _RESTORE = "Restore a backup, or move the file away and a new one is begun: mv {path} {path}.damaged"
 NOBODY = "only root and SlurmUser can look: sudo slurmwrap doctor"
@@ -107,7 +110,8 @@ def _interrupt_late(connection: sqlite3.Connection, done: threading.Event) -> No
 
 
 def _find_oddities(path: Path, version: int, oldest: float | None, keep_d: float, now: float) -> Iterator[str]:
-    if keep_d and version < VERSION:  # the site's; a user's own is brought forward by their next command
+    # The site's; a user's own is brought forward by their next command.
+    if keep_d and version < VERSION:
         yield f"schema {version}, and this slurmwrap's is {VERSION}: the next reconcile brings it forward"
     disk = shutil.disk_usage(path.parent)
     if disk.free < min(_LEAST_FREE * disk.total, _LEAST_FREE_BYTES):

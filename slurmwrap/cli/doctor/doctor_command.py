@@ -44,7 +44,8 @@ from slurmwrap.slurm.site_topology import SiteRacks
 # A thread would not do: one that waits for a dead NFS server cannot be left behind. A child can, also in D state.
 _SIDE_BY_SIDE = 6
 _TICK_S = 0.1
-Progress = Callable[[Sequence[str]], None]  # the names of the checks that are at work
+# The names of the checks that are at work.
+Progress = Callable[[Sequence[str]], None]
 
 
 @dataclass(slots=True)
@@ -60,7 +61,8 @@ def run_all_checks(
     where: CheckContext, looks: Sequence[CheckSpec], progress: Progress = lambda names: None
 ) -> tuple[CheckResult, ...]:
     """All checks, in the order of `looks`. One that goes wrong or hangs is reported as such, and the others go on."""
-    with suppress(Exception):  # an answer of Slurm's that no one can read: each check that asks for it will say so
+    # An answer of Slurm's that no one can read: each check that asks for it will say so.
+    with suppress(Exception):
         where.prime()
     waiting, running = list(looks), list[_Child]()
     found: dict[str, CheckResult] = {}
@@ -88,7 +90,8 @@ def check_for_hang(name: str, work: Callable[[], object], deadline_s: float) -> 
     """Whether something that must be done in this process would hang it: a child does it first. None: it ends."""
 
     def see(_: CheckContext) -> CheckResult:
-        with suppress(Exception):  # what is wrong with it is reported when it is done here
+        # What is wrong with it is reported when it is done here.
+        with suppress(Exception):
             work()
         return CheckResult(name=name, state=OK, text="")
 
@@ -107,7 +110,8 @@ def _start_child(look: CheckSpec, where: CheckContext | None) -> _Child:
     pid = os.fork()
     if pid == 0:
         try:
-            os.setsid()  # what it starts goes with it
+            # What it starts goes with it.
+            os.setsid()
             os.close(reader)
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             with os.fdopen(writer, "wb") as stream:
@@ -158,8 +162,10 @@ def _from_plain(plain: dict[str, Any]) -> CheckResult:
     return CheckResult(**{**plain, "details": tuple(plain["details"])})
 
 
-EXIT = {OK: 0, WARN: 1, FAIL: 2, UNKNOWN: 3}  # Nagios', which most monitors take
-_SOON_S = 1.0  # a progress line for what takes longer
+# Nagios', which most monitors take.
+EXIT = {OK: 0, WARN: 1, FAIL: 2, UNKNOWN: 3}
+# A progress line for what takes longer.
+_SOON_S = 1.0
 
 _Json = Annotated[bool, typer.Option("--json", help="For programs.")]
 _Only = Annotated[list[str] | None, typer.Option("--only", metavar="NAME", help="Only this check; may be repeated.")]

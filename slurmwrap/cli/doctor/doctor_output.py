@@ -28,7 +28,8 @@ VERSION = 1
 _STYLE = {OK: "green", WARN: "yellow", FAIL: "red", UNKNOWN: "yellow", SKIP: "dim"}
 _NAGIOS = {OK: "OK", WARN: "WARNING", FAIL: "CRITICAL", UNKNOWN: "UNKNOWN"}
 _TITLE = {YOU: "For you, on this host", SITE: "The site"}
-_DETAILS = 12  # lines of one check that are shown; JSON has all
+# Lines of one check that are shown; JSON has all.
+_DETAILS = 12
 _WIDE = 80
 _LEAST = 30
 

@@ -24,7 +24,8 @@ _JOBS = 20_000  # the newest, so that a year of them is not walked through
 _BEHIND_S = -2.0  # Slurm gives whole seconds, cut off
 _AHEAD_S = 30.0  # a Prolog may take so long
 _LEAST_RUNS = 3
-_NEARLY_S = 600.0  # MUNGE refuses credentials of clocks that are further apart, and the node is down by that
+# MUNGE refuses credentials of clocks that are further apart, and the node is down by that.
+_NEARLY_S = 600.0
 
 
 def check_hooks_on_nodes(ground: CheckContext) -> CheckResult:

@@ -28,7 +28,8 @@ from slurmwrap.store.connection import connect_readonly, translate_sqlite_errors
 from slurmwrap.store.published import FILE
 
 _MODE = 0o1733
-_WAITING_S = 600.0  # an observation is collected within seconds
+# An observation is collected within seconds.
+_WAITING_S = 600.0
 _MAIL_S = 5.0
 _PLAN = "`slurmwrap hooks plan` says which directories there must be, whose and with which modes."
 

@@ -167,7 +167,8 @@ def check_cgroups(ground: CheckContext) -> CheckResult:
 
 
 # Checks of what slurm.conf says for us: the hooks, the partition of pre-runs, the topology, the clock, cli_filter.
-_MARK = b"slurmwrap"  # in the comment that each of our shims begins with
+# In the comment that each of our shims begins with.
+_MARK = b"slurmwrap"
 _HOOKS = ("Prolog", "Epilog", "EpilogSlurmctld")
 _READ = 1 << 16
 _SKEW_S, _BAD_SKEW_S = 5.0, 60.0

@@ -36,7 +36,8 @@ app = typer.Typer(
 )
 
 Site = Annotated[bool, typer.Option("--site", help="The site's profiles, as root or SlurmUser.")]
-_PER_LINE = 20  # profiles that one line may fold
+# Profiles that one line may fold.
+_PER_LINE = 20
 
 
 @app.command("list")
@@ -159,7 +160,8 @@ def export_profiles(
     typer.echo(exported(found))
 
 
-@app.command("forget", hidden=True)  # its name until there was one word for all
+# Its name until there was one word for all.
+@app.command("forget", hidden=True)
 @app.command(short_help="Remove profiles, and the measurements they rest on.")
 def clear(
     keys: Annotated[list[str] | None, typer.Argument(metavar="[KEY]...")] = None,

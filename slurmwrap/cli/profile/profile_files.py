@@ -23,8 +23,10 @@ from slurmwrap.store.serialize import to_json_dict
 # share of 3 CPUs and 62.5 GB (Synergy, OSDI'22; its simulator's models/*_1.py). So the curve's rates are relative as
 # well, and `steps_per_s` stays unknown.
 NEEDED = ("model", "cpus", "mem_gb", "throughput")
-CONFIDENCE = 0.25  # as much as one pre-run: measured, though on someone else's machine
-_MIB = 1024  # the authors' servers have 500 "GB" of 1024^3
+# As much as one pre-run: measured, though on someone else's machine.
+CONFIDENCE = 0.25
+# The authors' servers have 500 "GB" of 1024^3.
+_MIB = 1024
 
 _Grid = dict[tuple[int, float], float]  # (CPUs, GB) -> throughput
 
@@ -75,7 +77,8 @@ def _profile(model: str, grid: _Grid, at: float) -> ResourceProfile:
         measured_at=at,
         cpu_curve=curve,
         surface=_surface(grid),
-        cpu_curve_end="allocation",  # no curve_at: one of other machines gives way to the first that is measured here
+        # No curve_at: one of other machines gives way to the first that is measured here.
+        cpu_curve_end="allocation",
     )
 
 

@@ -48,7 +48,8 @@ def _make_figure() -> Any:
         raise UsageError(
             "--plot needs matplotlib, which is not installed", hint="pip install 'slurmwrap[plot]'", exit_code=1
         ) from error
-    return figures.Figure(figsize=(6.4, 3.8), layout="constrained")  # no pyplot: nothing asks for a display
+    # No pyplot: nothing asks for a display.
+    return figures.Figure(figsize=(6.4, 3.8), layout="constrained")
 
 
 def _plot_curve(axes: Any, profile: ResourceProfile) -> None:
@@ -75,7 +76,8 @@ def _plot_curve(axes: Any, profile: ResourceProfile) -> None:
 # Turns a profile's numbers into bars of text: the CPU curve and any other curve of speed over a resource.
 #
 # Plain bars and no plotting library: eight points fit a terminal, survive a pipe, and need no dependency.
-Style = Callable[[str, str], str]  # (text, "bold" | "green" | "dim") -> text, in colour where that is wanted
+# (text, "bold" | "green" | "dim") -> text, in colour where that is wanted
+Style = Callable[[str, str], str]
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 ENDS = {
@@ -145,7 +147,8 @@ def _format_number(value: float) -> str:
 
 
 _ORIGINS = {"import": "an imported file", "epilog": "runs that did not end well"}
-_SCRIPT = 24  # columns of a script's name
+# Columns of a script's name.
+_SCRIPT = 24
 HEAD = ("~profile", ">CPUs", ">MiB", ">steps/s", ">runs", ">sure", ">age", "from")
 
 

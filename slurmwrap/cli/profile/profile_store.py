@@ -159,7 +159,8 @@ def catch_up(environ: Mapping[str, str], voice: Console) -> None:
     if not mark.exists():
         if not any(state.spool.glob("*.obs")):
             return
-        with suppress(OSError):  # else submissions without a pre-run would wait for the next one with
+        # Else submissions without a pre-run would wait for the next one with.
+        with suppress(OSError):
             touch(str(mark))
     from slurmwrap.gsub import submit
 

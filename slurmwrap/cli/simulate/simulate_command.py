@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from slurmwrap.cli.simulate.simulate_output import Ran
 
 _PROGRAM = "slurmwrap simulate"
-_QUIET_S = 1.0  # before the first line of progress
+# Before the first line of progress.
+_QUIET_S = 1.0
 _EVERY_S = 0.1
 
 

@@ -14,7 +14,8 @@ from slurmwrap.sim.failures.study_output import format_study_table
 from slurmwrap.sim.failures.study_result import FailureStudy
 from slurmwrap.sim.sim_job import SimJob
 
-KINDS = {"published": "drawn", "dump": "dump"}  # value of the option → source of the study
+# Value of the option → source of the study.
+KINDS = {"published": "drawn", "dump": "dump"}
 
 
 def check_study_kind(kind: str) -> None:

@@ -23,7 +23,8 @@ from slurmwrap.sim.trace.synergy_loads import KINDS as GENERATED
 from slurmwrap.sim.trace.trace_load import JOB_CAP, Load
 
 SYNERGY_ROUND_S = 300.0
-_JOBS = 100  # of a generated load, as many as the shipped traces have
+# Of a generated load, as many as the shipped traces have.
+_JOBS = 100
 _MOST_SEEDS = 1000
 
 

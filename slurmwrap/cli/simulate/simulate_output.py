@@ -18,14 +18,16 @@ from slurmwrap.sim.run_simulation import Simulation
 from slurmwrap.store.atomic_write import write_output_file
 
 _UNITS = {"h": "hours", "s": "seconds"}
-_KINDS = ("world", "placement", "policy", "mechanism")  # what runs of one call may differ in, next to the seed
+# What runs of one call may differ in, next to the seed.
+_KINDS = ("world", "placement", "policy", "mechanism")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
     """One run: what was asked and what came out."""
 
-    trace: str  # as the user called it
+    # As the user called it.
+    trace: str
     seed: int | None  # of a generated load
     simulation: Simulation
     outcome: SimOutcome
@@ -167,7 +169,8 @@ def _format_table(runs: Sequence[Ran], columns: int) -> str:
     return f"{text}\n\n{text_format.wrapped(told, columns=columns)}"
 
 
-_Column = tuple[str, Sequence[str]]  # its head and its cells
+# Its head and its cells.
+_Column = tuple[str, Sequence[str]]
 
 
 def _count_needed_columns(table: Sequence[_Column]) -> int:
@@ -228,7 +231,8 @@ def _format_ratio(first: float, this: float) -> str:
 # Draws runs of the simulator into one SVG or PNG: JCT, queueing delay, GPUs wanted. By matplotlib (extra `sim`).
 KINDS = (".svg", ".png")
 _HOUR = 3600.0
-_POINTS = 400  # of a line at most: the eye sees no more, and an SVG stays small
+# Of a line at most: the eye sees no more, and an SVG stays small.
+_POINTS = 400
 _COLOURS = ("#264653", "#e76f51", "#2a9d8f", "#e9c46a", "#8e5ea2", "#f4a261", "#577590", "#888888")
 _STYLES = ("-", "--", ":", "-.")
 

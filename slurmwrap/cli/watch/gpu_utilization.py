@@ -23,9 +23,11 @@ class Gpu:
     """One GPU as it was reported last. None: its driver does not say (MIG, vGPU). Times: Unix seconds of our clock."""
 
     node: str
-    index: int  # the device minor: Slurm's number
+    # The device minor: Slurm's number.
+    index: int
     at: float
-    busy_at: float  # when it was last above 0 %; before that: when it was first reported
+    # When it was last above 0 %; before that: when it was first reported.
+    busy_at: float
     uuid: str = ""
     percent: float | None = None
     memory_mib: int | None = None
@@ -178,9 +180,11 @@ def _number(said: Mapping[str, Any], name: str) -> float | None:
 
 
 # The rows of `slurmwrap watch --gpus`: GpuUse → text.
-_NAMED = 4  # idle GPUs that are named, after folding
+# Idle GPUs that are named, after folding.
+_NAMED = 4
 _BARS = 10
-_LAGS = 5.0  # percent points below the mean: less is no news
+# Percent points below the mean: less is no news.
+_LAGS = 5.0
 
 Row = tuple[str, str, str]  # label, text, style
 

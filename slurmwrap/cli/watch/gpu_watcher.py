@@ -32,10 +32,13 @@ from slurmwrap.slurm.scontrol_parser import parse_gres_used
 # it where the job did not ask per node. There --gpus=N does on one node, and leaves some out on several. A task that
 # ends with another code than 0 sets the job's DerivedExitCode; srun passes the end of its stdin on, but nothing when
 # it is killed.
-CREATED_S = 25  # until Slurm gives up to make the step
+# Until Slurm gives up to make the step.
+CREATED_S = 25
 NAME = "slurmwrap-watch"
-_ENDS_S = 3.0  # for the programs to see the end of their input; then srun is signalled
-_CAP = 1 << 16  # bytes that are kept of an unfinished line, and of stderr
+# For the programs to see the end of their input; then srun is signalled.
+_ENDS_S = 3.0
+# bytes that are kept of an unfinished line, and of stderr
+_CAP = 1 << 16
 _KEPT = ("PATH", "SLURM_CONF", "LD_LIBRARY_PATH")
 _OWN = ("HOME", "USER", "LOGNAME", "TMPDIR")
 _PYTHONS = ("/usr/bin/python3", "/usr/libexec/platform-python", "python3")
@@ -79,7 +82,8 @@ def gpus_by_node(shown: str) -> dict[str, int]:
     return found
 
 
-Plan = tuple[str, tuple[str, ...]]  # of a step: the option that asks for the GPUs, its nodes
+# Of a step: the option that asks for the GPUs, its nodes.
+Plan = tuple[str, tuple[str, ...]]
 
 
 def planned(counts: Mapping[str, int]) -> list[Plan]:
@@ -107,7 +111,8 @@ def command(job_id: int, nodes: Sequence[str], gpus: str, user: tuple[int, int] 
         *("srun", f"--jobid={job_id}", "--overlap", f"--job-name={NAME}", f"--nodelist={','.join(nodes)}"),
         *(f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--cpus-per-task=1", "--mem=0"),
         *(gpus, "--cpu-bind=none", "--mpi=none", "--chdir=/", f"--immediate={CREATED_S}"),
-        *("--wait=0", "--kill-on-bad-exit=0"),  # a node whose program ends must not end the others
+        # A node whose program ends must not end the others.
+        *("--wait=0", "--kill-on-bad-exit=0"),
         *("/bin/sh", "-c", BOOTSTRAP),
     ]
 
@@ -138,9 +143,8 @@ class GpuStep:
 
     def __init__(self, plan: Plan, argv: Sequence[str], environ: Mapping[str, str]) -> None:
         self.plan = plan
-        self._child = SpawnedProcess(
-            argv, program=None, environ=environ, fed=True, session=True, cwd=None, uid=None
-        )  # a session of its own: Ctrl-C is for the watch
+        # A session of its own: Ctrl-C is for the watch.
+        self._child = SpawnedProcess(argv, program=None, environ=environ, fed=True, session=True, cwd=None, uid=None)
         for pipe in (self._child.stdin, self._child.stdout, self._child.stderr):
             assert pipe is not None
             os.set_blocking(pipe, False)
@@ -162,7 +166,8 @@ class GpuStep:
     def beat(self) -> None:
         """Tells the programs that someone watches: without a word for 90 s they end."""
         if self._child.stdin is not None:
-            with suppress(OSError):  # gone, or it reads no more
+            # Gone, or it reads no more.
+            with suppress(OSError):
                 os.write(self._child.stdin, b".")
 
     def complaint(self) -> str:
@@ -197,7 +202,8 @@ class GpuStep:
     def _gone(self, seconds: float) -> bool:
         until = time.monotonic() + seconds
         while not self._child.wait(min(until, time.monotonic() + 0.1)):
-            self.lines()  # srun must not wait for a reader
+            # srun must not wait for a reader
+            self.lines()
             if time.monotonic() >= until:
                 return False
         return True
@@ -211,9 +217,11 @@ def _available(pipe: int) -> bytes:
     return found
 
 
-START_S = 30.0  # for the first line of a node; srun itself gives up after CREATED_S
+# For the first line of a node; srun itself gives up after CREATED_S.
+START_S = 30.0
 BEAT_S = 10.0
-MEAN_S = 5.0  # between two values over time
+# Between two values over time.
+MEAN_S = 5.0
 NODES = 8  # that are asked
 _ASK_S = 10.0
 
@@ -225,7 +233,8 @@ class Gpus:
         self._environ, self._most = environ, most
         self._steps: list[GpuStep] = []
         self._user: tuple[int, int] | None = None
-        self._run: tuple[int, int | None] | None = None  # job id and start: a requeued job runs anew
+        # Job id and start: a requeued job runs anew.
+        self._run: tuple[int, int | None] | None = None
         self._use: JobGpuUse | None = None
         self._heard_at: dict[str, float] = {}
         self._began = self._beaten = self._averaged = 0.0
@@ -303,7 +312,8 @@ class Gpus:
 
     def _listen(self, now: float, clock: float) -> None:
         assert self._use is not None
-        gone = [step for step in self._steps if step.ended]  # asked before its last words are read
+        # Asked before its last words are read.
+        gone = [step for step in self._steps if step.ended]
         lines = [line for step in self._steps for line in step.lines()]
         self._use = heard(self._use, lines, now)
         self._heard_at |= dict.fromkeys((gpu.node for gpu in self._use.gpus if gpu.at == now), clock)
@@ -344,7 +354,8 @@ class Gpus:
         self._use = replace(self._use, given_up=words[:300])
         steps, self._steps = self._steps, []
         for step in steps:
-            step.end(0.5)  # the view must not wait long for what never came
+            # The view must not wait long for what never came.
+            step.end(0.5)
 
 
 def may_measure(record: JobRecord) -> bool:

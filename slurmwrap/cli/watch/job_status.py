@@ -43,7 +43,8 @@ from slurmwrap.store.prerun_registry import PrerunRegistry, read_flight
 # between its lines: the mean over this run, or the longest gap that was seen while watching, whichever is longer.
 SILENT_S = 600.0
 SILENT_TIMES = 5
-_TAIL = 4096  # bytes of the output that are looked at
+# bytes of the output that are looked at
+_TAIL = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +90,8 @@ def _read(path: str, start: float) -> Output | None:
             return None
         file.seek(max(0, status.st_size - _TAIL))
         text = file.read(_TAIL).decode("utf-8", "replace")
-    lines = [line.strip() for line in text.replace("\r", "\n").split("\n")]  # a progress bar rewrites its own line
+    # A progress bar rewrites its own line.
+    lines = [line.strip() for line in text.replace("\r", "\n").split("\n")]
     said = [line for line in lines if line]
     count = status.st_size * len(said) / len(text.encode()) if text else 0.0
     written = max(status.st_mtime, start)
@@ -128,9 +130,11 @@ class JobStatus:
     at: float
     address: str
     rows: tuple[Watched, ...] = ()
-    gone: Mapping[str, str] | None = None  # tasks that Slurm has forgotten meanwhile → their last state
+    # Tasks that Slurm has forgotten meanwhile → their last state.
+    gone: Mapping[str, str] | None = None
     plan: PlacementPlan = field(default_factory=PlacementPlan)
-    relaxes: bool = False  # the site's reconciler loosens what waiting jobs insist on
+    # The site's reconciler loosens what waiting jobs insist on.
+    relaxes: bool = False
     counts_steps: bool = False
     trial: WatchedPrerun | None = None
     steps: CountedSteps | None = None
@@ -198,7 +202,8 @@ class JobStatusReader:
             return facts
         self._submission = self._submission or self._submitted(facts.record)
         trial_id = self._prerun_id()
-        if trial_id and trial_id != known_id and facts.waiting is not None:  # the first look learns of it only now
+        # The first look learns of it only now.
+        if trial_id and trial_id != known_id and facts.waiting is not None:
             rows = self._slurm.watched(str(trial_id))
         trial_row = next((w for w in rows if w.record.job_id == trial_id), None)
         return self._of_its_user(facts, trial_row)

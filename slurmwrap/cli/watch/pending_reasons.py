@@ -150,7 +150,8 @@ def _limit(found: re.Match[str]) -> Meaning:
 
 
 # A job's pre-run in one line of `slurmwrap watch`: what Slurm says of it, and what it has done so far.
-_FOR_A_GPU = ("", "None", "Resources", "Priority")  # nothing but its turn is missing
+# Nothing but its turn is missing.
+_FOR_A_GPU = ("", "None", "Resources", "Priority")
 
 
 def describe_prerun(facts: JobStatus, trial: WatchedPrerun, zone: tzinfo | None) -> str:
@@ -160,7 +161,8 @@ def describe_prerun(facts: JobStatus, trial: WatchedPrerun, zone: tzinfo | None)
     eligible = facts.record.eligible_time or 0
     left = f"; the job starts without it in {span(eligible - facts.at)}" if eligible > facts.at else ""
     if trial.row is not None and trial.row.record.reason == "Dependency":
-        left = ""  # the job waits for it anew when the dependency is met
+        # The job waits for it anew when the dependency is met.
+        left = ""
     return f"(job {trial.job_id}) {_state(facts.at, trial, zone)}{left}"
 
 

@@ -79,7 +79,8 @@ def watch(
         screen.done()
         Console.of_terminal("slurmwrap").say(f"watching ends; job {address} goes on")
         code = EX_SIGINT
-    except BrokenPipeError:  # `| head`: no reader is left
+    except BrokenPipeError:
+        # `| head`: no reader is left
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = EX_SIGPIPE
     raise typer.Exit(code)
@@ -195,7 +196,8 @@ def _next(looker: JobStatusReader, before: JobStatus) -> JobStatus:
         return replace(before, at=now, silent=str(error))
     if facts.rows:
         return facts
-    state = looker.ending()  # it ended and was forgotten (MinJobAge) since the last look
+    # It ended and was forgotten (MinJobAge) since the last look.
+    state = looker.ending()
     if not state:
         raise _forgotten(before.address)
     return replace(before, at=now, rows=tuple(replace(w, record=replace(w.record, state=state)) for w in before.rows))

@@ -7,7 +7,8 @@ from textwrap import wrap
 
 from slurmwrap.escape import harmless
 
-_LABEL = 9  # columns of a row's name
+# Columns of a row's name.
+_LABEL = 9
 _BARS = "▁▂▃▄▅▆▇█"
 _ASCII = "_.-=+*#@"
 

@@ -23,7 +23,8 @@ from slurmwrap.report.job_report.job_report_text import Paint, plain
 from slurmwrap.sbatch.passthrough import count_array_tasks
 from slurmwrap.slurm.squeue_parser import Watched
 
-_NAMES = 3  # tasks of an array that are named
+# Tasks of an array that are named.
+_NAMES = 3
 _IN_A_LOG = (
     "reason",
     "pre-run",
@@ -195,7 +196,8 @@ def _ended(record: JobRecord) -> str:
     ran = ""
     if record.start_time and record.end_time and record.end_time > record.start_time:
         ran = f" after {span(record.end_time - record.start_time)}"
-    if record.state != "FAILED":  # the state says it: Slurm's 0:125 and 0:15 add nothing to it
+    # The state says it: Slurm's 0:125 and 0:15 add nothing to it.
+    if record.state != "FAILED":
         return ran
     if record.signal:
         return f" with signal {record.signal}{ran}"

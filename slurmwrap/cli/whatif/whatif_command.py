@@ -37,10 +37,13 @@ if TYPE_CHECKING:
 
 
 PAGE = Path("whatif.html")
-_QUIET_S = 1.0  # before the first line of progress
+# Before the first line of progress.
+_QUIET_S = 1.0
 _EVERY_S = 0.2
-_PACE_S = 3.0  # before that nothing is known of the pace
-_MANY = 30_000  # jobs: beyond, it takes minutes
+# Before that nothing is known of the pace.
+_PACE_S = 3.0
+# Jobs: beyond, it takes minutes.
+_MANY = 30_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,7 +279,8 @@ def _need_numpy() -> None:
 
 
 # Runs the three parts of a what-if study: of a large dump side by side, each in a process of its own.
-LARGE = 5_000  # jobs: below, starting Python twice costs more than it saves
+# Jobs: below, starting Python twice costs more than it saves.
+LARGE = 5_000
 _LOOK_S = 0.5
 
 

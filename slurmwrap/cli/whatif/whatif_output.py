@@ -43,8 +43,10 @@ _VERDICT = {
     "a forecast.",
 }
 _NO_WORD = "what slurmwrap does to the queueing delay cannot be said, for the model does not reproduce this queue"
-_A_JOB = 0.5  # of means over draws: less is no job
-_NOTHING_S, _NOTHING = 30.0, 0.01  # Slurm's own pace, and of the delay: a smaller change is none
+# Of means over draws: less is no job.
+_A_JOB = 0.5
+# Slurm's own pace, and of the delay: a smaller change is none.
+_NOTHING_S, _NOTHING = 30.0, 0.01
 _WHY_FAR = (
     "Common reasons: fair-share priorities, reservations, limits of QOS and association, preemption, nodes that were "
     "down, or a guessed cluster (give --nodes)."
@@ -170,8 +172,10 @@ class CauseRow:
     name: str
     runs: float
     before: float
-    after: float  # with all parts, runs again that failed too among them
-    cured: float  # jobs that end well with all parts
+    # With all parts, runs again that failed too among them.
+    after: float
+    # Jobs that end well with all parts.
+    cured: float
 
 
 def causes(failures: FailureStudy) -> tuple[CauseRow, ...]:
@@ -245,7 +249,8 @@ def cluster_words(study: Study) -> str:
 
 
 # What `slurmwrap whatif` says on the terminal: the headline, how far to believe it, one table.
-_WIDE, _FIRST = 78, (0, 1, 3, 4, 5)  # columns of a terminal; what one that is narrower gets of the table
+# Columns of a terminal; what one that is narrower gets of the table.
+_WIDE, _FIRST = 78, (0, 1, 3, 4, 5)
 _COLOURS = {"close": "green", "fair": "yellow", "far": "red"}
 
 

@@ -29,7 +29,8 @@ _ENTRY = re.compile(
     r"|[\w.-]+_[\w.-]+_[\w.-]+|[A-Z2-7]{32,}|[0-9a-f]{2}|[0-9a-f]{40,}|[a-z0-9]{2}|fxgraph|aotautograd|triton|locks"
     r"|\.triton|cache|http(?:-v2)?|wheels|selfcheck|chunk-cache|shard-cache|staging|logs|[\w-]+-v\d+|\.gitignore|\.git"
 )
-_MARKS = ("CACHEDIR.TAG", ".locks", "downloads")  # one of these is enough
+# One of these is enough.
+_MARKS = ("CACHEDIR.TAG", ".locks", "downloads")
 _LOOKED_AT = 2000
 _REMOVERS = ("rm", "rmdir", "mv", "find", "shred", "unlink", "rsync", "truncate")
 _CLEANERS = (("pip", "cache"), ("pip3", "cache"), ("uv", "cache"), ("hf", "cache"), ("huggingface-cli", "delete-cache"))
@@ -144,7 +145,8 @@ def _check_cache(place: str, base: str, home: str, guarded: Sequence[str], folde
         return None
     linked = real != os.path.normpath(place) and real != os.path.realpath(home) + place[len(home) :]
     if base and any(is_below(one, os.path.realpath(base)) for one in guarded):
-        return None  # HF_HOME=$PWD: what lies next to the cache is the user's
+        # HF_HOME=$PWD: what lies next to the cache is the user's.
+        return None
     if (base and not _is_cache_folder(base)) or ((base or linked) and not _is_cache_folder(real)):
         return None
     if os.path.isdir(real):

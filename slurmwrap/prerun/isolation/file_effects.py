@@ -11,8 +11,10 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-UNKNOWN = "\0"  # as in shell_parser.py: text that only the running shell knows
-ENVIRONMENT = "the Python environment"  # what pip and conda change
+# As in shell_parser.py: text that only the running shell knows.
+UNKNOWN = "\0"
+# What pip and conda change.
+ENVIRONMENT = "the Python environment"
 
 _Paths = list[str]
 

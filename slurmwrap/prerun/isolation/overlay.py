@@ -29,8 +29,10 @@ __all__ = ["NOT_ENTERED", "Overlay", "find_overlay_breakage", "list_candidates",
 _PREFIX = "slurmwrap-overlay-"
 _STALE_S = 7 * 86400.0
 _LOCK = "lock"
-_SHARE = 0.8  # of the free space, for the layers of one trial
-PROBE_S = 5.0  # a file system that hangs costs the overlay, not the trial
+# Of the free space, for the layers of one trial.
+_SHARE = 0.8
+# A file system that hangs costs the overlay, not the trial.
+PROBE_S = 5.0
 _ENTER = Path(overlay_enter.__file__)
 # Programs that need a set-uid helper, which has no power in a user namespace that does not map root.
 _SETUID = ("sudo", "apptainer", "singularity", "shifter", "sarus", "docker", "podman", "podman-hpc", "fusermount")
@@ -53,8 +55,10 @@ class Overlay:
     keep: tuple[str, ...] = ()  # directories below a root that stay as they are
     through: tuple[tuple[str, str], ...] = ()  # (directory, place below a root in which it is shown as it is)
     reason: str = ""
-    lock: int = -1  # held while the layers are ours
-    room: int = 0  # bytes that were free for the layers when they were made
+    # Held while the layers are ours.
+    lock: int = -1
+    # bytes that were free for the layers when they were made
+    room: int = 0
 
     def command(self, argv: Sequence[str], binds: Sequence[tuple[str, str]] = ()) -> tuple[str, ...]:
         """`argv` as it is started: inside the overlay where there is one, with `binds` (source, target) put over."""

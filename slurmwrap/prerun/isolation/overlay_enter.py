@@ -25,7 +25,8 @@ _PSEUDO = (
 )
 _SYSTEM = ("/proc", "/sys", "/dev", "/run", "/boot", "/etc", "/usr")
 _NEVER = ("/", "/bin", "/sbin", "/lib", "/lib64", "/opt", "/var", "/mnt", "/srv", "/tmp", "/var/tmp", "/home")
-NOT_ENTERED = 213  # exit code: the overlay did not come about, the command did not run
+# Exit code: the overlay did not come about, the command did not run.
+NOT_ENTERED = 213
 
 
 def main(argv: list[str]) -> int:
@@ -47,7 +48,8 @@ def main(argv: list[str]) -> int:
     put_over([] if alone else plan.get("binds", []))
     try:
         os.execvpe(command[0], command, os.environ)
-    except OSError as error:  # as the supervisor says it where there is no overlay
+    except OSError as error:
+        # As the supervisor says it where there is no overlay.
         print(f"slurmstepd: error: execve(): bad interpreter({command[0]}): {error.strerror}", file=sys.stderr)
         return error.errno or 1
 
@@ -146,7 +148,8 @@ def enter(layers: list[list[str]], keep: list[str], through: list[list[str]] | N
     uid, gid = os.getuid(), os.getgid()
     libc = ctypes.CDLL(None, use_errno=True)
     _check_returned(libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS), "unshare")
-    _put("/proc/self/setgroups", "deny")  # or gid_map may not be written (user_namespaces(7))
+    # Or gid_map may not be written (user_namespaces(7)).
+    _put("/proc/self/setgroups", "deny")
     _put("/proc/self/uid_map", f"{uid} {uid} 1")
     _put("/proc/self/gid_map", f"{gid} {gid} 1")
     # Opened in the new mount namespace: from another one nothing can be bound (EINVAL, measured).
@@ -162,7 +165,8 @@ def enter(layers: list[list[str]], keep: list[str], through: list[list[str]] | N
         if any(is_below(place, root) for root, why in results.items() if not why):
             _show(libc, descriptor, place)
         os.close(descriptor)
-    os.chdir(os.getcwd())  # the directory below us is still the one underneath
+    # The directory below us is still the one underneath.
+    os.chdir(os.getcwd())
     return results
 
 
@@ -182,7 +186,8 @@ def _show(libc: ctypes.CDLL, descriptor: int, place: str) -> None:
         os.makedirs(place, exist_ok=True)
         _mount(libc, f"/proc/self/fd/{descriptor}", place, None, _MS_BIND | _MS_REC, None)
     except OSError:
-        pass  # what is written there goes with the overlay
+        # What is written there goes with the overlay.
+        pass
 
 
 def put_over(binds: list[list[str]]) -> None:

@@ -33,16 +33,19 @@ BROKEN = "what keeps the job's files as they are failed"
 _SCRATCH = ("/tmp", "/var/tmp", "/dev", "/proc", "/run/user")
 _LOGS = (".log", ".out", ".err")
 _LOGS_READ = 6  # the newest
-_LOOKED_AT = 5000  # files of what the trial wrote, in search of logs
+# Files of what the trial wrote, in search of logs.
+_LOOKED_AT = 5000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protection:
     """How one trial is kept from the user's files."""
 
-    spec: TrialSpec  # as it is run: its script may be a copy whose redirections go elsewhere
+    # As it is run: its script may be a copy whose redirections go elsewhere.
+    spec: TrialSpec
     overlay: Overlay
-    free: tuple[str, ...]  # directories in which a trial may write; the longer one of both lists decides
+    # Directories in which a trial may write; the longer one of both lists decides.
+    free: tuple[str, ...]
     held: tuple[str, ...]
     touched: tuple[FileWrite, ...] = ()  # what would be touched all the same, known before anything starts
     caches: tuple[Cache, ...] = ()  # what the trial writes to these stays
@@ -109,7 +112,8 @@ class Protection:
         for name in ("caches", "outputs", "gone", "nv", "mlruns"):
             shutil.rmtree(f"{self.spec.trial_dir}/{name}", ignore_errors=True)
         for line in reversed(_read_lines(f"{self.spec.step_dir}/made")):
-            with suppress(OSError, ValueError):  # not empty: someone uses it
+            # Not empty: someone uses it.
+            with suppress(OSError, ValueError):
                 _remove_empty_directory(*line.split(" ", 2))
 
 
@@ -171,7 +175,8 @@ def list_places(
     scratch = [environ.get(name, "") for name in ("TMPDIR", "SLURM_TMPDIR")]
     own = [spec.chdir, environ.get("SLURM_SUBMIT_DIR", ""), environ.get("HOME", "")]
     held = [os.path.realpath(p) for p in own if p.startswith("/") and not overlay.covers(os.path.realpath(p))]
-    wide = {"/", *held}  # TMPDIR=/ or TMPDIR=$HOME frees nothing
+    # TMPDIR=/ or TMPDIR=$HOME frees nothing.
+    wide = {"/", *held}
     free = [os.path.realpath(p) for p in (*scratch, *_SCRATCH, spec.trial_dir) if p.startswith("/")]
     kept = [p for p in (*free, *overlay.roots) if p not in wide and ":" not in p]
     return tuple(dict.fromkeys(kept)), tuple(dict.fromkeys(p for p in held if p != "/"))
@@ -228,7 +233,8 @@ def _find_python(environ: Mapping[str, str]) -> str:
 
 
 def _read(path: str) -> str:
-    with open(path, encoding="utf-8", errors="surrogateescape", newline="") as stream:  # \r stays: bash minds it
+    # \r stays: bash minds it
+    with open(path, encoding="utf-8", errors="surrogateescape", newline="") as stream:
         return stream.read()
 
 

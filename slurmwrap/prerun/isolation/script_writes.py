@@ -107,12 +107,12 @@ def _list_writes(one: StartedProgram, is_free: Callable[[str], bool], exists: Ca
         return [FileWrite(path="", line=one.line, command=name)]
     if not (one.sure or "/" in word) or (word == name and name not in SHIMMED):
         return []
-    paths = (
-        find_changed_paths(one.words, one.cwd) if name != "chmod" else ()
-    )  # its shim looks whether it changes anything
+    # Its shim looks whether it changes anything.
+    paths = find_changed_paths(one.words, one.cwd) if name != "chmod" else ()
     known = [path for path in paths if UNKNOWN not in path and not set("*?[") & set(path) and path != ENVIRONMENT]
     touched = [p for p in known if not is_free(p) and (name not in REMOVERS or exists(p))]
-    if "/" in word and len(known) < len(paths):  # no shim stands before /bin/rm
+    # No shim stands before /bin/rm.
+    if "/" in word and len(known) < len(paths):
         touched.append("")
     if ENVIRONMENT in paths and not is_free(ENVIRONMENT):
         touched.append(ENVIRONMENT)

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slurmwrap.prerun.isolation import file_effects, writable_paths
-else:  # the files next to this one, which Python keeps compiled there; -I leaves their directory out
+else:
+    # The files next to this one, which Python keeps compiled there; -I leaves their directory out.
     sys.path.insert(0, os.path.dirname(__file__))
     import file_effects
     import writable_paths
@@ -46,10 +47,12 @@ def _is_protected(name: str, path: str, free: Sequence[str], held: Sequence[str]
     if writable_paths.is_free(place, free, held):
         return False
     folder = os.path.dirname(place)
-    if not os.path.lexists(folder):  # the guard made it in the shadow tree, or this fails as in the real job
+    # The guard made it in the shadow tree, or this fails as in the real job.
+    if not os.path.lexists(folder):
         return os.path.lexists(os.environ.get("SLURMWRAP_TRIAL_DIR", "") + "/outputs" + folder)
     if not (os.access(folder, os.W_OK) or (os.path.lexists(place) and os.access(place, os.W_OK))):
-        return False  # it will fail there as in the real job, and change nothing
+        # It will fail there as in the real job, and change nothing.
+        return False
     if name == "chmod" and os.access(place, os.R_OK | os.X_OK):  # `chmod +x run.sh`, again
         return False
     # What is not there cannot be removed; `rm -f old.log` is in many a script.
@@ -72,7 +75,8 @@ def _make_directories(arguments: list[str], free: Sequence[str], held: Sequence[
                 os.mkdir(path)
                 after = os.stat(parent).st_mtime_ns
             except OSError:
-                break  # the command itself says what is wrong
+                # The command itself says what is wrong.
+                break
             with open(
                 os.environ["SLURMWRAP_STEP_DIR"] + "/made", "a", encoding="utf-8", errors="surrogateescape"
             ) as made:

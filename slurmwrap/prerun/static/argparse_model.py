@@ -50,8 +50,10 @@ class ArgparseOption:
     type: str = ""  # source text of type=
     choices: tuple[object, ...] | None = None
     required: bool = False
-    sure: bool = True  # added whenever its function runs
-    home: bool = False  # by the very function that parses
+    # Added whenever its function runs.
+    sure: bool = True
+    # By the very function that parses.
+    home: bool = False
     where: str = ""
 
     @property
@@ -67,7 +69,8 @@ class Parser:
     options: tuple[ArgparseOption, ...]
     abbreviations: bool
     subcommands: bool
-    certain: bool  # it surely parses the command line, all of it, and nothing is added elsewhere
+    # It surely parses the command line, all of it, and nothing is added elsewhere.
+    certain: bool
 
     def by_flag(self) -> Mapping[str, tuple[ArgparseOption, ...]]:
         """Each flag with its definitions: more than one where groups or subcommands repeat it."""

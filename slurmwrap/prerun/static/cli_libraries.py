@@ -16,7 +16,8 @@ from slurmwrap.prerun.static.shell_parser import UNKNOWN, Guess
 from slurmwrap.prerun.static.started_program import EntryPoint
 from slurmwrap.prerun.static.word_tables import split_word_table
 
-_CAP = 1 << 18  # bytes of a configuration file
+# bytes of a configuration file
+_CAP = 1 << 18
 _ABSL = split_word_table(
     """help helpfull helpshort helpxml v verbosity logger_levels logtostderr alsologtostderr log_dir stderrthreshold
     showprefixforinfo run_with_pdb pdb_post_mortem pdb run_with_profiling profile_file use_cprofile_for_profiling

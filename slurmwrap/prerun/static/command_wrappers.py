@@ -103,7 +103,8 @@ HARMLESS = _split_words(
 def unwrap_command(words: Sequence[str]) -> tuple[list[str], bool]:
     """What srun, mpirun, env, timeout and the like would start in the end, and whether in a container."""
     rest, contained = list(words), False
-    for _ in range(12):  # no script wraps deeper; a bound against a table that eats nothing
+    # No script wraps deeper; a bound against a table that eats nothing.
+    for _ in range(12):
         if not rest:
             break
         name = os.path.basename(rest[0])  # noqa: PTH119

@@ -40,7 +40,8 @@ from slurmwrap.prerun.static.started_program import (
 )
 
 SUBMIT_DIR = "SLURM_SUBMIT_DIR"
-Read = Callable[[str], "str | None"]  # path -> text of a shell script, None when it is not to be had
+# Path -> text of a shell script, None when it is not to be had.
+Read = Callable[[str], "str | None"]
 
 
 def list_started_programs(
@@ -101,7 +102,8 @@ class _Walk:
         self.before = ""
         self.file = ""
         self.devices: str | None = None
-        self.surely = True  # what started this script runs for sure
+        # What started this script runs for sure.
+        self.surely = True
 
     def commands(self, script_text: str) -> Iterator[StartedProgram]:
         for command in parse_commands(script_text):
@@ -209,7 +211,8 @@ class _Walk:
         if found is None:
             return None
         sure = command.sure and not contained and self.files_known and self.cwd is not None and self.surely
-        sure = sure and command.then != "||"  # the script knows what to do when it fails
+        # The script knows what to do when it fails.
+        sure = sure and command.then != "||"
         return replace(
             found,
             line=command.line,

@@ -62,7 +62,8 @@ def _select_check_by_magic(head: bytes) -> Callable[[IO[bytes], int], str | None
 
 def _find_wrong_magic(head: bytes, suffix: str) -> str | None:
     expected = {".npy": "NumPy", ".npz": "zip", ".parquet": "Parquet", ".png": "PNG", ".gz": "gzip", ".zip": "zip"}
-    if head.startswith(b"PK"):  # an empty or split archive
+    # An empty or split archive.
+    if head.startswith(b"PK"):
         return None
     return f"does not begin like a {expected[suffix]} file" if suffix in expected else None
 
@@ -86,7 +87,8 @@ def _zip(stream: IO[bytes], size: int) -> str | None:
         return f"is truncated or corrupt: {str(error)[:1].lower()}{str(error)[1:]}"
     except (zlib.error, EOFError, struct.error, ValueError) as error:
         return f"is corrupt: {error}"
-    except (NotImplementedError, RuntimeError):  # a compression we lack, or a password
+    except (NotImplementedError, RuntimeError):
+        # A compression we lack, or a password.
         return None
 
 
@@ -99,7 +101,8 @@ def _check_gzip(stream: IO[bytes], size: int) -> str | None:
                 unpacker.decompress(chunk, 4 * MIB)
                 chunk = unpacker.unconsumed_tail
                 if unpacker.eof:
-                    return None  # the first member is whole; more may follow
+                    # The first member is whole; more may follow.
+                    return None
         except zlib.error as error:
             return f"is corrupt: {error}"
     return "is truncated: the gzip stream does not end" if seen >= size else None
@@ -127,7 +130,8 @@ def _check_npy(stream: IO[bytes], size: int) -> str | None:
 
 def _parse_item_bytes(descr: str) -> int:
     found = re.fullmatch(r"[<>|=]?([biufcSVM?])(\d+)(\[.*\])?", descr)
-    return int(found[2]) if found else 0  # objects and structures: no promise
+    # Objects and structures: no promise.
+    return int(found[2]) if found else 0
 
 
 def _check_safetensors(stream: IO[bytes], size: int) -> str | None:
@@ -154,7 +158,8 @@ def _check_json(stream: IO[bytes], size: int) -> str | None:
     except UnicodeDecodeError:
         return None
     except ValueError as error:
-        whole = _check_lines(raw) if "Extra data" in str(error) else str(error)  # JSON lines under the name .json
+        # JSON lines under the name .json.
+        whole = _check_lines(raw) if "Extra data" in str(error) else str(error)
         return f"is not valid JSON: {whole}" if whole else None
     except RecursionError:
         return None

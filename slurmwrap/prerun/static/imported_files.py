@@ -32,11 +32,14 @@ _EARLY = frozenset(sys.builtin_module_names) | split_word_table(
 class Import:
     """One import statement. `sure`: it runs whenever its module is imported."""
 
-    module: str  # with leading dots when relative
-    names: tuple[str, ...]  # of `from module import names`; () for `import module`
+    # With leading dots when relative.
+    module: str
+    # Of `from module import names`; () for `import module`.
+    names: tuple[str, ...]
     line: int
     sure: bool
-    guarded: bool = False  # an ImportError here is caught, or it is for type checkers only
+    # An ImportError here is caught, or it is for type checkers only.
+    guarded: bool = False
     top: bool = True  # at module level
 
 
@@ -48,8 +51,10 @@ class ResolvedImport:
     """
 
     kind: str
-    path: str = ""  # of the .py file; of the directory for a namespace
-    name: str = ""  # the part that is missing
+    # Of the .py file; of the directory for a namespace.
+    path: str = ""
+    # The part that is missing.
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +62,8 @@ class Reached:
     """One file of the program. `sure`: it is imported whenever the program runs."""
 
     source: PythonSource
-    folder: str  # the directory that "." means in it, "" for a program that is no module
+    # The directory that "." means in it, "" for a program that is no module.
+    folder: str
     sure: bool
     imports: tuple[Import, ...]
 
@@ -67,7 +73,8 @@ class ProgramImports:
     """An entry point and what it imports."""
 
     entry: EntryPoint
-    files: tuple[Reached, ...]  # the entry point itself first
+    # The entry point itself first.
+    files: tuple[Reached, ...]
     roots: tuple[str, ...]
     roots_known: bool  # all directories searched before the installed packages are known
     whole: bool = True  # every file was followed; False when time or the bound ended it

@@ -52,7 +52,8 @@ def _check_partitions(request: JobRequest, wanted: Sequence[str], snapshot: Snap
     names = {p.name for p in snapshot.partitions} | {name for node in snapshot.nodes for name in node.partitions}
     missing = [name for name in wanted if name not in names]
     near = find_nearest(missing[0], names) if missing else ""
-    if near:  # else sbatch's own record says as much
+    # Else sbatch's own record says as much.
+    if near:
         yield _make_finding(
             request, "partition", f"there is no partition {missing[0]}", f"did you mean {near}?", script
         )

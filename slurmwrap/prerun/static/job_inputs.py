@@ -45,7 +45,8 @@ _OUTPUT = (
 )
 _NUMBER = r"-\.?\d"
 _PAIR = r"[A-Za-z_][\w.]*="
-_YACS = r"[A-Z][A-Z0-9_]+(\.[A-Z0-9_]+)*"  # `OUTPUT_DIR ./out`: options without dashes
+# `OUTPUT_DIR ./out`: options without dashes
+_YACS = r"[A-Z][A-Z0-9_]+(\.[A-Z0-9_]+)*"
 _DATA = (
     r"(?i)\.(pt|pth|ckpt|bin|npy|npz|h5|hdf5|parquet|json|jsonl|csv|tsv|txt|yaml|yml|toml|gz|zip|tar|pkl|safetensors"
     r"|png|jpe?g|arrow|tfrecord|lmdb|model|bz2|xz|zst|py|sh|cfg|ini)$"
@@ -130,14 +131,16 @@ def digest(path: str) -> str:
 
 def inspect(path: str) -> str | None:
     """What is wrong with the file by our own read of it, None when nothing was found or it is not known."""
-    from slurmwrap.prerun.static import file_formats  # zipfile and friends: not on gsub's fast path
+    # Zipfile and friends: not on gsub's fast path.
+    from slurmwrap.prerun.static import file_formats
 
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return "does not exist"
     except OSError:
-        return None  # not ours to read: that is no fault of the data
+        # Not ours to read: that is no fault of the data.
+        return None
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
@@ -152,7 +155,8 @@ def inspect(path: str) -> str | None:
 
 def _resolve_path(value: str, cwd: str) -> str:
     if value.startswith("~"):
-        return ""  # `--data=~/x`: the shell leaves it, and some programs expand it themselves
+        # `--data=~/x`: the shell leaves it, and some programs expand it themselves
+        return ""
     if not value or UNKNOWN in value or value.startswith("-") or "://" in value or set("*?[{\n") & set(value):
         return ""
     if not value.startswith("/") and not cwd:

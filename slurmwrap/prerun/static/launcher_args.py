@@ -44,7 +44,8 @@ class SrunCall:
     """One srun in the words of the trial: one task of `command`."""
 
     command: tuple[str, ...]
-    options: tuple[tuple[str, str | None], ...]  # all of the user's, long names, in order
+    # All of the user's, long names, in order.
+    options: tuple[tuple[str, str | None], ...]
 
     def value(self, name: str) -> str | None:
         """The last value given for `name`, None when unset or a flag."""
@@ -167,8 +168,10 @@ class MpiCall:
     """One mpirun in the words of the trial."""
 
     command: tuple[str, ...]
-    processes: int | None = None  # of the whole job, None: one per slot
-    environment: tuple[tuple[str, str], ...] = ()  # -x NAME=VALUE, -genv NAME VALUE
+    # Of the whole job, None: one per slot.
+    processes: int | None = None
+    # -x NAME=VALUE, -genv NAME VALUE
+    environment: tuple[tuple[str, str], ...] = ()
     chdir: str | None = None
 
 
@@ -190,7 +193,8 @@ def parse_mpirun(argv: Sequence[str], is_program: Callable[[str], bool]) -> MpiC
             processes = _parse_leading_number(value) if name in ("n", "np", "c") else processes
             environment += [_split_assignment(value)] if name == "x" and "=" in value else []
         elif not attached and len(words) > 1 and not words[0].startswith("-") and not is_program(words[0]):
-            words.pop(0)  # the value of an option we do not know
+            # The value of an option we do not know.
+            words.pop(0)
     return MpiCall(command=_get_first_program(words), processes=processes, environment=tuple(environment), chdir=chdir)
 
 

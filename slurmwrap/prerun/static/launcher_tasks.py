@@ -222,7 +222,8 @@ def _check_devices(entry: EntryPoint, gpus: int) -> Iterator[tuple[str, str]]:
 #
 # Site plugins add options to srun (SPANK), and other releases have others, so only a name that looks like a known one
 # misspelt is reported, as a warning. After srun(1) of Slurm 22.05 to 25.11.
-_MPI_LIST_S = 0.5  # deadline of `srun --mpi=list`: it loads plugins and asks no controller
+# Deadline of `srun --mpi=list`: it loads plugins and asks no controller.
+_MPI_LIST_S = 0.5
 _SRUN_ONLY = split_word_table(
     """accel-bind bcast bcast-exclude compress cpu-bind cpu_bind disable-status epilog exact external interactive jobid
     kill-on-bad-exit label launch-cmd launcher-opts mem-bind mem_bind mpi msg-timeout multi-prog network no-allocate
@@ -248,7 +249,8 @@ def check_launcher_options(started: Sequence[StartedProgram], desk: StaticContex
         )
 
 
-_ALWAYS_KNOWN = ("list", "none", "openmpi")  # openmpi: slurmd's old name for none, which the list leaves out
+# Openmpi: slurmd's old name for none, which the list leaves out.
+_ALWAYS_KNOWN = ("list", "none", "openmpi")
 
 
 def check_mpi_types(started: Sequence[StartedProgram], desk: StaticContext) -> Iterator[Finding]:

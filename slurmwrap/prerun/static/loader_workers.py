@@ -17,7 +17,8 @@ from slurmwrap.prerun.static.static_context import StaticContext
 from slurmwrap.sbatch.request import CpuUnit, JobRequest, ResourceShape
 
 _OPTION = re.compile(r"--?(num[-_]?workers|workers|dataloader[-_]num[-_]workers|n[-_]workers)(?:=(.*))?$")
-_FEW = 4  # workers that no one minds
+# Workers that no one minds.
+_FEW = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +66,8 @@ def _count_cpus(entry: EntryPoint, shape: ResourceShape) -> int | None:
         return None
     nodes, step = shape.nodes or 1, bool(entry.whole) and os.path.basename(entry.whole[0]) == "srun"  # noqa: PTH119
     if step and any(word.startswith(("-c", "--cpus-per", "--exact", "-n", "--ntasks", "-N")) for word in entry.whole):
-        return shape.cpus  # as far as srun does not say otherwise
+        # As far as srun does not say otherwise.
+        return shape.cpus
     tasks = shape.tasks_per_node or -(-(shape.tasks or 1) // nodes)
     return shape.cpus * (1 if step else tasks)
 

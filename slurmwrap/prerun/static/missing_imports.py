@@ -209,7 +209,8 @@ def find_missing_packages(
     foreign = [w for w in wanted if w.name not in _COME_AND_GONE]
     none_there = len(missing) >= len(foreign)
     if not python.certain and none_there:
-        return  # none of the packages: the node's Python will be another one
+        # None of the packages: the node's Python will be another one.
+        return
     certain = python.certain and entry.certain and (python.chosen or not none_there)
     for one in missing:
         yield Finding(

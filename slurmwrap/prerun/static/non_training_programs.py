@@ -38,7 +38,8 @@ _BESIDE = _split_words(
     """cp mv rm ln touch tar unzip gzip gunzip rsync mkdir rmdir mktemp find ssh scp curl wget git kill pkill disown
     jobs break continue return exit logger stdbuf getconf ulimit ss ip lsof ps top id tty screen tmux fi done"""
 )
-_LONG_S = 600.0  # a sleep of this length or more holds a node; a shorter one waits for something
+# A sleep of this length or more holds a node; a shorter one waits for something.
+_LONG_S = 600.0
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -71,7 +72,8 @@ def find_holder(commands: Iterable[StartedProgram], more: Sequence[str] = ()) ->
     found = ""
     for one in commands:
         if (one.entry is not None and one.entry.kind == "shell") or get_inline_shell(one.words)[0] is not None:
-            continue  # its own commands are among these
+            # Its own commands are among these.
+            continue
         named = _match_known(one.words, (*KNOWN, *more))
         if not named and not _is_harmless(one.words):
             return ""
@@ -119,6 +121,7 @@ def _is_long(durations: Sequence[str]) -> bool:
 
 def _is_harmless(words: tuple[str, ...]) -> bool:
     name = os.path.basename(words[0]) if words else ""  # noqa: PTH119
-    if words[:1] == (UNKNOWN,) and words[-1] == "]":  # `[ -d x ]` reads as a pattern of file names
+    # `[ -d x ]` reads as a pattern of file names
+    if words[:1] == (UNKNOWN,) and words[-1] == "]":
         return True
     return UNKNOWN not in name and name not in SHELLS and (name in HARMLESS or name in _BESIDE)

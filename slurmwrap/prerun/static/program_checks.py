@@ -43,7 +43,8 @@ def check_syntax(
         return
     second = ask_job_interpreter(source, python, desk)
     if second is False:
-        return  # a newer or older Python than ours, and it takes the file
+        # A newer or older Python than ours, and it takes the file.
+        return
     error, line = source.error, source.line + (source.error.lineno or 0)
     certain = may_err and (second or is_error_in_every_version(error))
     shown = f": {error.text.strip()}" if error.text else ""
@@ -167,8 +168,10 @@ def _set_somewhere(name: str, program: ProgramImports) -> bool:
     ) or any(f.source.mentions(b'"' + word + b'"', b"'" + word + b"'") for f in program.files)
 
 
-_PARSER_S = 0.5 / (1 << 20)  # seconds that reading the options takes for each byte of the program, at most
-_ENOUGH_S = 0.15  # less time left than this: nothing more is begun
+# Seconds that reading the options takes for each byte of the program, at most.
+_PARSER_S = 0.5 / (1 << 20)
+# Less time left than this: nothing more is begun.
+_ENOUGH_S = 0.15
 
 
 def check_program(entry: EntryPoint, desk: StaticContext) -> Iterator[Finding]:
@@ -258,7 +261,8 @@ def _check_imports_and_names(program: ProgramImports, python: Python | None, des
             yield from find_misfitting_options(entry, parser, desk.where(entry))
         else:
             yield from check_other_libraries(program, desk.where(entry))
-    if desk.left() > _ENOUGH_S and (entry.code is None or entry.certain):  # `python -c "import x" || pip install x`
+    # `python -c "import x" || pip install x`
+    if desk.left() > _ENOUGH_S and (entry.code is None or entry.certain):
         yield from find_missing_packages(program, python, desk)
 
 

@@ -15,7 +15,8 @@ from slurmwrap.prerun.static.argparse_model import ArgparseOption, Parser
 from slurmwrap.prerun.static.shell_parser import UNKNOWN, Guess
 from slurmwrap.prerun.static.started_program import EntryPoint
 
-_NUMBER = re.compile(r"^-\d+$|^-\d*\.\d+$")  # argparse's own pattern; newer Pythons take -1e3 and -1_000 as well
+# argparse's own pattern; newer Pythons take -1e3 and -1_000 as well
+_NUMBER = re.compile(r"^-\d+$|^-\d*\.\d+$")
 _LIKE_NUMBER = re.compile(r"^-\.?\d")
 
 
@@ -27,7 +28,8 @@ class _Line:
     given: set[str] = field(default_factory=set)  # flags as defined
     faults: list[tuple[str, str]] = field(default_factory=list)  # (what is wrong, fix)
     doubts: list[tuple[str, str]] = field(default_factory=list)
-    open_end: bool = False  # words are missing that only the shell knows, or that argparse hands on
+    # Words are missing that only the shell knows, or that argparse hands on.
+    open_end: bool = False
 
 
 def find_misfitting_options(entry: EntryPoint, parser: Parser, script: str) -> Iterator[Finding]:
@@ -70,9 +72,8 @@ def _parse_line(entry: EntryPoint, parser: Parser) -> _Line:
             continue
         line.given.update(flag for option in options for flag in option.flags)
         if len({(o.takes_value, o.nargs, o.action) for o in options}) != 1 or not options[0].sure:
-            at += sum(
-                1 for _ in _list_values(words[at:])
-            )  # defined twice, differently: whatever follows may be its own
+            # Defined twice, differently: whatever follows may be its own.
+            at += sum(1 for _ in _list_values(words[at:]))
             line.open_end = True
             continue
         at += _count_values(options, name, equals, value, words[at:], line)

@@ -52,7 +52,8 @@ class Python:
 
     path: str
     certain: bool
-    chosen: bool = True  # by the script, or by an environment that was active when gsub was called; not just on PATH
+    # By the script, or by an environment that was active when gsub was called; not just on PATH.
+    chosen: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +61,8 @@ class Lookup:
     """What an interpreter says of some names."""
 
     missing: tuple[str, ...]
-    near: Mapping[str, str]  # missing name -> an installed name that is like it
+    # Missing name -> an installed name that is like it.
+    near: Mapping[str, str]
     version: tuple[int, int]
 
 

@@ -12,7 +12,8 @@ from slurmwrap.fast_dataclasses import dataclass
 _TREE_CAP = 400_000
 
 
-CODE_CAP = 4 << 20  # bytes; no one wrote a longer file by hand
+# bytes; no one wrote a longer file by hand
+CODE_CAP = 4 << 20
 
 
 def read_head(path: Path) -> bytes:
@@ -30,7 +31,8 @@ class PythonSource:
 
     path: str
     content: bytes = b""
-    tree: ast.Module | None = None  # None: too long, or it does not compile
+    # None: too long, or it does not compile.
+    tree: ast.Module | None = None
     error: SyntaxError | None = None
     line: int = 0
 
@@ -51,5 +53,6 @@ def read_source(content: bytes, path: str, line: int = 0) -> PythonSource:
         except SyntaxError as error:
             return PythonSource(path=path, content=content, error=error, line=line)
         except (ValueError, RecursionError, MemoryError, OverflowError):
-            return PythonSource(path=path, line=line)  # a NUL byte, or deeper than our own Python goes
+            # A NUL byte, or deeper than our own Python goes.
+            return PythonSource(path=path, line=line)
     return PythonSource(path=path, content=content, tree=tree, line=line)

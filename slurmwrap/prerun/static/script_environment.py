@@ -62,7 +62,8 @@ def _check_target(one: StartedProgram, strict: bool, or_exit: bool, desk: Static
         return
     base = _find_directory_before(one, desk)
     if (not word.startswith("/") and not base) or (sources and "/" not in word):
-        return  # source looks on PATH for a name without a slash
+        # Source looks on PATH for a name without a slash.
+        return
     path = os.path.normpath(os.path.join(base, word))  # noqa: PTH118
     if Path(path).exists() if sources else Path(path).is_dir():
         return
@@ -72,7 +73,8 @@ def _check_target(one: StartedProgram, strict: bool, or_exit: bool, desk: Static
     activates = sources and os.path.basename(path) == "activate"  # noqa: PTH119
     ends = or_exit if one.raw.then == "||" else strict and one.raw.then != "&&"
     certain = (ends or (activates and one.raw.then not in ("||", "&&"))) and is_mounted(path)
-    certain = certain and (word.startswith("/") or Path(base).is_dir())  # else the `cd` before it failed
+    # Else the `cd` before it failed.
+    certain = certain and (word.startswith("/") or Path(base).is_dir())
     what = "file" if sources else "directory"
     yield Finding(
         severity=Severity.ERROR if certain else Severity.WARNING,

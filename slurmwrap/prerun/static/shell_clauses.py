@@ -18,7 +18,8 @@ RESERVED = SKIPPED | OPENING
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _ASSIGNED = re.compile(r"[A-Za-z_]\w*\+?=([^=]*:)?$")
 _TEST = re.compile(r"\[\[\s")
-_ARITHMETIC, _LOOKS = 400, 2000  # letters of one `((`, and how many are looked at: a bound against a script of brackets
+# Letters of one `((`, and how many are looked at: a bound against a script of brackets.
+_ARITHMETIC, _LOOKS = 400, 2000
 _REDIRECT = re.compile(r"(?:\d*|&)(<<<|<<-?|[<>]>?[&|]?|&>>?)")
 _TILDE = re.compile(r"~([A-Za-z_][\w.-]*)?(?=[/:\s;&|()<>]|$)")
 
@@ -47,9 +48,11 @@ class Heredoc:
 
     delimiter: str
     dashed: bool
-    quoted: bool  # the shell expands nothing in it
+    # The shell expands nothing in it.
+    quoted: bool
     body: str = ""
-    line: int = 0  # of the body's first line
+    # Of the body's first line.
+    line: int = 0
     ended: bool = False  # the delimiter was found
 
 
@@ -57,7 +60,8 @@ class Heredoc:
 class Target:
     """A file that a redirection writes to: `script[start:end]` is its word as written."""
 
-    operator: str  # ">", ">>", ">|", "<>", "&>", "&>>", ">&"
+    # ">", ">>", ">|", "<>", "&>", "&>>", ">&"
+    operator: str
     word: RawWord
     start: int
     end: int
@@ -77,16 +81,19 @@ class ClauseReader:
     def __init__(self, script: str) -> None:
         self.text, self.at, self.line = script, 0, 1
         self.heredocs: list[Heredoc] = []
-        self.reads: list[RawWord] = []  # of the clause at hand
+        # Of the clause at hand.
+        self.reads: list[RawWord] = []
         self.heredoc: Heredoc | None = None
-        self.targets: list[Target] = []  # of the clause at hand
+        # Of the clause at hand.
+        self.targets: list[Target] = []
         self.looks = _LOOKS
 
     def clauses(self) -> list[Clause]:
         """(line, words, operator that ends it, writes a program, files behind `<`, here-document, files behind `>`)."""
         found: list[Clause] = []
         words: list[RawWord] = []
-        line, writes, begins = 1, False, True  # `begins`: nothing but reserved words yet
+        # `begins`: nothing but reserved words yet
+        line, writes, begins = 1, False, True
         while self.at < len(self.text):
             if begins and self._skip_blanks() and (condition := self._read_condition()):
                 line = line if words else condition[0].line

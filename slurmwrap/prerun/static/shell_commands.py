@@ -28,7 +28,8 @@ _WELL_KNOWN = split_word_table(
     wget curl date env time wait cd cp mv rm ls ln touch exit eval exec nproc numactl taskset bash test true false
     trap tee find xargs wc cut"""
 )
-_MAILERS = ("mail", "mailx", "sendmail", "mutt")  # in many a script, on few nodes
+# In many a script, on few nodes.
+_MAILERS = ("mail", "mailx", "sendmail", "mutt")
 _ENVIRONMENTS = (
     "activate",
     "conda.sh",
@@ -148,7 +149,8 @@ def check_shell_commands(started: Sequence[StartedProgram], text: str, desk: Sta
 
 
 def _check_own(started: Sequence[StartedProgram], text: str, desk: StaticContext) -> Iterator[Finding]:
-    functions: set[str] | None = set(_list_functions(text))  # None: any word may be one
+    # None: any word may be one.
+    functions: set[str] | None = set(_list_functions(text))
     for one in started:
         if one.raw is not None and one.words and not one.contained:
             yield from _check_command(one, functions, desk)
@@ -191,8 +193,10 @@ def _check_command(one: StartedProgram, functions: set[str] | None, desk: Static
     name = one.words[0]
     if re.match(r"--?[A-Za-z]", name):
         if one.raw is not None and one.raw.then == "|":
-            return  # `--lr|-l)`, a pattern of case
-        certain = one.sure and name.startswith("--") and UNKNOWN not in name  # no one names a command like this
+            # `--lr|-l)`, a pattern of case
+            return
+        # No one names a command like this.
+        certain = one.sure and name.startswith("--") and UNKNOWN not in name
         message = f"{name.replace(UNKNOWN, '...')}: command not found: an option stands at the beginning of a command"
         fix = "the line before has to end with a backslash, and nothing behind it"
         yield _make_finding(one, message, fix, desk, certain)

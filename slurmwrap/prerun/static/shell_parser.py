@@ -54,8 +54,10 @@ class RawCommand:
     targets: tuple[Target, ...] = ()  # what is behind `>`
 
 
-_NOTHING = RawWord(parts=(("text", ":", ""),))  # `> file` and `done > file` run no command of their own
-UNKNOWN = "\0"  # stands for text that only the running shell knows, a word or part of one; no real word holds a NUL
+# `> file` and `done > file` run no command of their own
+_NOTHING = RawWord(parts=(("text", ":", ""),))
+# Stands for text that only the running shell knows, a word or part of one; no real word holds a NUL.
+UNKNOWN = "\0"
 
 
 class Guess(str):
@@ -162,7 +164,8 @@ _DIRECTORY = r"""(?:(?:realpath|readlink\s+-[fe])\s+"?\$\{?(SLURM_SUBMIT_DIR|PWD
 
 
 def _find_home(user: str) -> str | None:
-    import pwd  # here: few scripts name another user's home
+    # Here: few scripts name another user's home.
+    import pwd
 
     try:
         return pwd.getpwnam(user).pw_dir

@@ -52,10 +52,13 @@ class StartedProgram:
     sure: bool = False
     search: str = UNKNOWN  # as in EntryPoint
     contained: bool = False
-    before: str = ""  # the directory before this command; it differs for `cd`
+    # The directory before this command; it differs for `cd`.
+    before: str = ""
     raw: RawCommand | None = None
-    targets: tuple[str, ...] = ()  # what its redirections write to
-    inner: bool = False  # it is in another script, or in the text of `bash -c`
+    # What its redirections write to.
+    targets: tuple[str, ...] = ()
+    # It is in another script, or in the text of `bash -c`.
+    inner: bool = False
 
 
 def parse_program(words: Sequence[str], cwd: str | None) -> EntryPoint | None:

@@ -46,7 +46,8 @@ class CommandRunner(Protocol):
 class StaticContext:
     """One call of the static stage."""
 
-    script: str  # name of the batch script in findings
+    # Name of the batch script in findings.
+    script: str
     run: CommandRunner
     environ: Mapping[str, str]  # what sbatch passes on to the job
     node_local: tuple[str, ...]  # below these a node may hold what the login node does not
@@ -72,7 +73,8 @@ class StaticContext:
 
     def source(self, path: str) -> PythonSource:
         """The Python file `path`, read and compiled once. Empty when it cannot be read."""
-        from slurmwrap.prerun.static.python_source import read_source  # ast: not on the way of every gsub
+        # Ast: not on the way of every gsub.
+        from slurmwrap.prerun.static.python_source import read_source
 
         if path not in self.sources:
             self.sources[path] = read_source(read_head(Path(path)), path)

@@ -29,7 +29,8 @@ BUDGET_S = 2.0
 _MARGIN_S = 0.2  # to end what was begun
 # Places that a node has for itself: what is missing on the login node may be there.
 NODE_LOCAL = ("/tmp/", "/var/tmp/", "/dev/", "/run/", "/proc/", "/local", "/scratch/local", "/raid/", "/mnt/local")
-_FOLLOWED = 1 << 18  # bytes of a shell script that is followed
+# bytes of a shell script that is followed
+_FOLLOWED = 1 << 18
 
 
 def check(
@@ -66,7 +67,8 @@ def _guard_findings(findings: Iterator[Finding], desk: StaticContext) -> Iterato
 
 
 def _run_checks(request: JobRequest, desk: StaticContext, snapshot: Snapshot | None) -> Iterator[Finding]:
-    text = request.script.content.decode("utf-8", "surrogateescape")  # as the file system spells names
+    # As the file system spells names.
+    text = request.script.content.decode("utf-8", "surrogateescape")
     shell = find_shell(text)
     if shell:
         yield from _guard_findings(_check_shell_script(request, text, shell, desk), desk)

@@ -20,7 +20,8 @@ from slurmwrap.prerun.static.shell_parser import UNKNOWN
 from slurmwrap.prerun.static.started_program import EntryPoint, parse_program
 from slurmwrap.prerun.verdict import python_traceback
 
-_READ_S = 5.0  # for one program: a slow file server may not decide
+# For one program: a slow file server may not decide.
+_READ_S = 5.0
 
 
 def _split_words(text: str) -> frozenset[str]:
@@ -77,8 +78,10 @@ class Expectation:
     def __init__(self, script: str, chdir: str, args: Sequence[str], environ: Mapping[str, str]) -> None:
         self._search = environ.get("PYTHONPATH", "")
         self._known: dict[tuple[str, ...], bool] = {}
-        self.uncounted = False  # it imports a framework whose steps are no optimizer's of torch
-        self.distributed = False  # its processes may talk to each other: a port that is open is no server's
+        # It imports a framework whose steps are no optimizer's of torch.
+        self.uncounted = False
+        # Its processes may talk to each other: a port that is open is no server's.
+        self.distributed = False
         self.may_train = _is_python(script)
         commands = () if self.may_train else list_started_programs(script, chdir, args, environ, python_traceback.read)
         for one in commands:

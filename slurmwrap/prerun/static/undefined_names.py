@@ -33,13 +33,16 @@ class Use:
     node: ast.Name | ast.Call
     sure: bool
     inner: frozenset[str]
-    guarded: bool  # behind `if`, or where an error is caught: names that an old Python had are tried so
+    # Behind `if`, or where an error is caught: names that an old Python had are tried so.
+    guarded: bool
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    inner: frozenset[str] = frozenset()  # visible names of enclosing functions
-    own: frozenset[str] = frozenset()  # of a class body: not seen by its methods
+    # Visible names of enclosing functions.
+    inner: frozenset[str] = frozenset()
+    # Of a class body: not seen by its methods.
+    own: frozenset[str] = frozenset()
     sure: bool = True
     guarded: bool = False
 
@@ -230,7 +233,8 @@ _PLAIN_BASES = split_word_table(
 class CallSignature:
     """What a definition takes; without `self`."""
 
-    positional: tuple[str, ...]  # by position, names of those that may also be given by name
+    # By position, names of those that may also be given by name.
+    positional: tuple[str, ...]
     only_positional: int
     required: int  # of the positional ones
     keywords: frozenset[str]  # keyword-only
@@ -315,7 +319,8 @@ _PYTHON_2 = split_word_table(
     """unicode xrange raw_input basestring long file reload unichr cmp execfile reduce buffer apply intern coerce"""
 )
 _FOLLOWS = {"xrange": "range", "raw_input": "input", "unicode": "str", "basestring": "str", "long": "int"}
-_PER_FILE = 5  # findings of one kind; anyone who lost an import uses its name often
+# Findings of one kind; anyone who lost an import uses its name often.
+_PER_FILE = 5
 
 
 def name_faults(program: ProgramImports, go_on: Callable[[], bool] = lambda: True) -> Iterator[Finding]:

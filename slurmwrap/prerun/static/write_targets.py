@@ -33,13 +33,16 @@ _MAKES_PLACES = re.compile(
 def check_write_targets(started: Sequence[StartedProgram], text: str, desk: StaticContext) -> Iterator[Finding]:
     """One finding for each directory that is not there when a command writes into it."""
     strict = is_stopped_by_failure(text)
-    made: list[str] = []  # below these, and on the way to them, directories may have been made
+    # Below these, and on the way to them, directories may have been made.
+    made: list[str] = []
     last = max((at for at, one in enumerate(started) if one.raw is not None), default=-1)
     told: set[str] = set()
-    programs: list[bytes] = []  # what the user's own programs, which ran before, are made of and are given
+    # What the user's own programs, which ran before, are made of and are given.
+    programs: list[bytes] = []
     for at, one in enumerate(started):
         if one.raw is None:
-            return  # a script that it starts: what that makes is not followed
+            # A script that it starts: what that makes is not followed.
+            return
         if not one.raw.in_function:
             for what, folder in _list_destinations(one):
                 path = _find_missing_directory(folder, one.cwd, desk)
@@ -71,7 +74,8 @@ def _list_destinations(one: StartedProgram) -> Iterator[tuple[str, str]]:
         yield from ((f"tee {word}", os.path.dirname(word)) for word in rest)  # noqa: PTH120
     elif name in _INTO and len(rest) > 1 and not {"-t", "--target-directory"} & set(options):
         into = rest[-1].endswith("/") or len(rest) > 2
-        whole = into and not ({"-r", "-R", "-a"} & set(options) and len(rest) == 2)  # cp -r makes it itself
+        # cp -r makes it itself
+        whole = into and not ({"-r", "-R", "-a"} & set(options) and len(rest) == 2)
         folder = rest[-1] if whole else os.path.dirname(rest[-1].rstrip("/"))  # noqa: PTH120
         yield f"{name} ... {rest[-1]}", folder
 
@@ -85,11 +89,13 @@ def _find_missing_directory(folder: str, cwd: str, desk: StaticContext) -> str:
         return ""  # a node's own
     try:
         if Path(path).exists() or not (folder.startswith("/") or Path(cwd).is_dir()):
-            return ""  # in the second case the `cd` before it failed, and that is reported
+            # In the second case the `cd` before it failed, and that is reported.
+            return ""
         there = next(parent for parent in Path(path).parents if parent.exists())
     except (OSError, StopIteration):
         return ""
-    return path if len(there.parts) > 2 else ""  # else nothing of that file system is here
+    # Else nothing of that file system is here.
+    return path if len(there.parts) > 2 else ""
 
 
 def _is_near(path: str, made: str) -> bool:
@@ -121,7 +127,8 @@ def _make_finding(one: StartedProgram, what: str, path: str, desk: StaticContext
 
 
 # Where a job writes: do Slurm's output directories exist, is there space. Asks the file system and quota(1).
-SPACE_FLOOR_MIB = 512  # less than this left is reported
+# Less than this left is reported.
+SPACE_FLOOR_MIB = 512
 _INODES = 500
 
 

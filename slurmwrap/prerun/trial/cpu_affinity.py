@@ -16,10 +16,13 @@ import psutil
 from slurmwrap.fast_dataclasses import dataclass
 
 CPUS, PCI = Path("/sys/devices/system/cpu"), Path("/sys/bus/pci/devices")
-BUSY = 0.05  # of one CPU over its life: a helper thread that idles under a mask of its own disturbs nothing
-WORKER_NAME = "pt_data_worker"  # torch >= 2.6 names its loader workers so (torch/utils/data/_utils/worker.py)
+# Of one CPU over its life: a helper thread that idles under a mask of its own disturbs nothing.
+BUSY = 0.05
+# torch >= 2.6 names its loader workers so (torch/utils/data/_utils/worker.py)
+WORKER_NAME = "pt_data_worker"
 _SPAWNED = ("multiprocessing.spawn", "multiprocessing.forkserver")
-_NVIDIA, _DISPLAYS = "0x10de", ("0x0300", "0x0302")  # PCI vendor; VGA and 3D controllers
+# PCI vendor; VGA and 3D controllers.
+_NVIDIA, _DISPLAYS = "0x10de", ("0x0300", "0x0302")
 
 
 def list_cores(allowed: Collection[int], siblings: Mapping[int, frozenset[int]], near: Collection[int] = ()) -> Masks:
@@ -134,7 +137,8 @@ class AffinityLimiter:
         """Sets the mask of every task, twice: a task that was born in between has its parent's old one."""
         for _ in range(2):
             for pid, task in self._list_tasks():
-                with suppress(OSError):  # ended, or not ours to set: `strays` sees that
+                # Ended, or not ours to set: `strays` sees that.
+                with suppress(OSError):
                     if os.sched_getaffinity(task) != cpus or pid == task:
                         os.sched_setaffinity(task, cpus)
 

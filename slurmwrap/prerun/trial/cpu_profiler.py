@@ -43,7 +43,8 @@ class Stressor(Protocol):
         """Ends it for sure."""
 
 
-Stress = Callable[[frozenset[int]], Stressor]  # starts one on these CPUs
+# Starts one on these CPUs.
+Stress = Callable[[frozenset[int]], Stressor]
 
 
 SETTLE_S, WINDOW_S, WINDOW_STEPS, CAP_S = 2.0, 10.0, 100, 60.0
@@ -205,7 +206,8 @@ class Profiler:
 
     def _measure_point(self, cpus: int) -> _Looks:
         rate, window = yield from self._measure_speed(self._masks[cpus], self._until)
-        rounds = self._rounds.pop(cpus, [])  # the order of the dict is the order of measuring
+        # The order of the dict is the order of measuring.
+        rounds = self._rounds.pop(cpus, [])
         self._rounds[cpus] = [*rounds, rate]
         if cpus == max(self._masks) and self._window is None:
             self._window = window
@@ -215,7 +217,8 @@ class Profiler:
     ) -> Generator[None, _Look, tuple[float, tuple[float, float]]]:
         self._grip.hold(mask)
         yield from self._wait_for_settling(until)
-        self._grip.hold(mask)  # who was born in between
+        # Who was born in between.
+        self._grip.hold(mask)
         self._workers = max(self._workers, self._grip.workers())
         seen: list[StepReading] = []
         while not self._is_enough(seen):
@@ -223,7 +226,8 @@ class Profiler:
             if look.now > until:
                 raise _Ends("time")
             if seen and 0 < look.reading.count < seen[-1].count:
-                seen.clear()  # another program, or a better source of steps: it counts anew
+                # Another program, or a better source of steps: it counts anew.
+                seen.clear()
             if look.reading.count > (seen[-1].count if seen else 0):
                 seen.append(look.reading)
         if self._grip.strays(mask):

@@ -68,7 +68,8 @@ def look(nvml: Any, handle: Any) -> dict[str, Any]:
 def _ask(function: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return function(*arguments)
-    except Exception:  # not supported here (vGPU, MIG), or lost: the others still answer
+    except Exception:
+        # Not supported here (vGPU, MIG), or lost: the others still answer.
         return None
 
 

@@ -30,7 +30,8 @@ class GpuSample:
     mem_mib: float | None = None
     power_w: float | None = None
     pcie_mib_per_s: float | None = None
-    pids: tuple[int, ...] = ()  # of programs that compute on it; () as well where the driver names none
+    # Of programs that compute on it; () as well where the driver names none.
+    pids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +50,8 @@ class GpuSampler:
 
     def __init__(self, environ: Mapping[str, str], *, control: Path = CONTROL) -> None:
         self.samples: list[GpuSample] = []
-        self.buses: tuple[str, ...] = ()  # PCI addresses as in /sys/bus/pci/devices
+        # PCI addresses as in /sys/bus/pci/devices.
+        self.buses: tuple[str, ...] = ()
         self._child: HelperProcess | None = None
         if control.exists():
             with suppress(OSError):

@@ -12,8 +12,10 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-GRACE_S = 1.0  # for killed children to be gone; a stuck one is left behind
-_CAP = 1 << 20  # bytes of an unfinished line
+# For killed children to be gone; a stuck one is left behind.
+GRACE_S = 1.0
+# bytes of an unfinished line
+_CAP = 1 << 20
 
 
 class HelperProcess:
@@ -36,7 +38,8 @@ class HelperProcess:
 
     def lines(self) -> list[bytes]:
         """Whole lines that have come since the last call; never waits."""
-        with suppress(OSError, ValueError):  # BlockingIOError: nothing there now; ValueError: closed
+        # BlockingIOError: nothing there now; ValueError: closed.
+        with suppress(OSError, ValueError):
             while chunk := os.read(self._output.fileno(), 1 << 16):
                 self._rest += chunk
                 if len(self._rest) > _CAP and b"\n" not in chunk:

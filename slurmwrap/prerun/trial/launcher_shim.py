@@ -96,7 +96,8 @@ def _run_srun(arguments: Sequence[str], shims: str, environ: dict[str, str]) -> 
     call = parse_srun(arguments)
     if not call.command or call.given("version") or call.given("help"):
         _exec_real_program("srun", shims, arguments)
-    if call.in_container:  # only srun's plugins can start it; the step ends with the pre-run's job
+    # Only srun's plugins can start it; the step ends with the pre-run's job.
+    if call.in_container:
         _exec_real_program("srun", shims, make_one_task_arguments(call, mount=environ["SLURMWRAP_TRIAL_DIR"]))
     node = environ.get("SLURMD_NODENAME") or environ.get("SLURM_JOB_NODELIST", "localhost")
     command, chdir = _get_command(call), call.value("chdir")
@@ -196,7 +197,8 @@ def _start(command: Sequence[str], environ: Mapping[str, str], chdir: str | None
         if chdir:
             os.chdir(chdir)
         os.execvpe(command[0], list(command), environ)
-    except OSError as error:  # slurmstepd's own words and exit codes (measured on 22.05.8: 2 for a missing program)
+    except OSError as error:
+        # slurmstepd's own words and exit codes (measured on 22.05.8: 2 for a missing program)
         print(f"slurmstepd: error: execve(): {command[0]}: {error.strerror}", file=sys.stderr)
         sys.exit(error.errno or 2)
 

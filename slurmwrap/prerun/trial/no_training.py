@@ -26,7 +26,8 @@ LISTENS_S = 5.0  # a socket that is open so long serves someone
 AT_WORK_S = 30.0  # so long batches or texts go through a program that may train, without an optimizer
 _IDLE_CORES = 0.02
 _IDLE_BYTES = 256 << 10
-_AS_SELDOM_S = 3.0  # sockets cost a look at every open file
+# Sockets cost a look at every open file.
+_AS_SELDOM_S = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +35,13 @@ class ActivitySample:
     """What one look at the trial's processes showed."""
 
     at: float
-    cpu_s: float  # of all that run, and of their children that ended
+    # Of all that run, and of their children that ended.
+    cpu_s: float
     io_bytes: float
-    python: bool  # one of them is Python
-    blocked: bool  # one waits for a disk or a file server
+    # One of them is Python.
+    python: bool
+    # One waits for a disk or a file server.
+    blocked: bool
 
 
 class NoTrainingDetector:
@@ -47,7 +51,8 @@ class NoTrainingDetector:
         self._step_dir, self._expectation = step_dir, expectation
         self._began, self._no_training_s = began, no_training_s
         self._looks: deque[ActivitySample] = deque()
-        self._steps_come = False  # nothing is looked at any longer
+        # Nothing is looked at any longer.
+        self._steps_come = False
         self._listens_since: float | None = None
         self._ports: tuple[int, ...] = ()
         self._ports_at = began
@@ -59,7 +64,8 @@ class NoTrainingDetector:
         if self._steps_come:
             return
         if now - self._ports_at >= _AS_SELDOM_S:
-            asked = not self._expectation.may_train or self._is_idle()  # who trains pays nothing for this
+            # Who trains pays nothing for this.
+            asked = not self._expectation.may_train or self._is_idle()
             self._ports, self._ports_at = list_listening_ports(processes) if asked else (), now
             self._listens_since = (self._listens_since or now) if self._ports else None
         self.take(look_at(now, processes))
@@ -89,7 +95,8 @@ class NoTrainingDetector:
     def _find_reason_without_training(self, now: float) -> str:
         """Of a program in which nothing trains."""
         seconds = now - self._began
-        python = any(look.python for look in self._looks)  # a loop of short programs has gaps
+        # A loop of short programs has gaps.
+        python = any(look.python for look in self._looks)
         serves = self._listens_since is not None and not self._expectation.distributed
         if serves and now - (self._listens_since or now) >= LISTENS_S:
             ports = _format_ports(self._ports)

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 
 from slurmwrap.fast_dataclasses import dataclass, field, replace
 
-LONGEST = 2048  # bytes of one line that are looked at, from its start
+# bytes of one line that are looked at, from its start
+LONGEST = 2048
 
 _ESCAPES = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])|[\x08\x00]")
 _LINE_ENDS = re.compile(rb"[\r\n]+")
@@ -156,13 +157,15 @@ def _strip_numbers(described: str) -> str:
 def _extend_series(before: TextProgress, name: str, number: int, line: str) -> TextProgress:
     known = before.series.get(name)
     if known is None:
-        steps = number if name.startswith("keras") else min(number, 1)  # Keras's numbers begin at 1 in each epoch
+        # Keras's numbers begin at 1 in each epoch.
+        steps = number if name.startswith("keras") else min(number, 1)
     elif number > known.last:
         steps = known.steps + number - known.last
     elif number < known.last:
         steps = known.steps + (number if name.startswith("keras") else min(number, 1))
     else:
         return before
-    if known is None and len(before.series) > 200:  # a program that never prints alike: enough is known
+    # A program that never prints alike: enough is known.
+    if known is None and len(before.series) > 200:
         return before
     return replace(before, series={**before.series, name: Series(last=number, steps=steps, line=line[:500])})

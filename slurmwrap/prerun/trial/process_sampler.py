@@ -20,7 +20,8 @@ from slurmwrap.node_hooks import job_cgroup as cgroup
 from slurmwrap.prerun.trial.cpu_profiler import Profiled
 from slurmwrap.prerun.trial.gpu_sampler import GpuSample, use_between
 
-_RSS_GROWTH = 1.05  # PSS is read again when the sum of RSS grew by this much
+# PSS is read again when the sum of RSS grew by this much.
+_RSS_GROWTH = 1.05
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
 _MIB = 1 << 20
 

@@ -21,7 +21,8 @@ from slurmwrap.prerun.trial.trial_spec import TrialSpec
 
 # Reads what inject/slurmwrap_counter.py writes. Edge: the trial's files, which the user's program can change.
 _MIB = 1 << 20
-_CAP = 1 << 20  # bytes of the journal and of the list of refused commands that are read
+# bytes of the journal and of the list of refused commands that are read
+_CAP = 1 << 20
 
 
 def read_steps(step_dir: str) -> StepReading:
@@ -142,7 +143,8 @@ class StepDetector:
     def __init__(self, spec: TrialSpec) -> None:
         self._spec, self._offset = spec, 0
         self._text = printed_progress.TextProgress()
-        self._since: float | None = None  # clock of the first printed step
+        # Clock of the first printed step.
+        self._since: float | None = None
         self._pids: set[int] = set()
 
     def look(self, now: float, pids: Collection[int], counted: StepReading) -> None:

@@ -37,8 +37,10 @@ from slurmwrap.prerun.verdict import python_traceback
 from slurmwrap.prerun.verdict.failed_commands import find_failed_commands
 from slurmwrap.prerun.verdict.unproven_programs import find_unproven
 
-POLL_S = 0.05  # step files and the script's exit
-SAMPLE_S = 1.0  # CPU and memory; 4 ms per look at a tree of nine
+# Step files and the script's exit.
+POLL_S = 0.05
+# CPU and memory; 4 ms per look at a tree of nine.
+SAMPLE_S = 1.0
 TAIL_BYTES = 512 << 10
 
 
@@ -110,7 +112,8 @@ def _run_protected(
         try:
             script = subprocess.Popen(
                 command,
-                stdin=None,  # as sbatch gives it: --input, else /dev/null
+                # As sbatch gives it: --input, else /dev/null.
+                stdin=None,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=environment,
@@ -165,7 +168,8 @@ class _Run:
                 crowds = self.protection.overlay.crowds()
                 layer = "supervisor" if crowds and not layer else layer
                 gpus.look()
-                if not profile.stressing:  # stressors of slurmwrap's count as the trial's
+                # Stressors of slurmwrap's count as the trial's.
+                if not profile.stressing:
                     measured.sample(now, self.tree.processes(), last=layer == "step")
                 processes = self.tree.processes()
                 signs.look(now, [process.pid for process in processes], reading)

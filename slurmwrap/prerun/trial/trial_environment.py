@@ -86,25 +86,31 @@ def build_trial_environment(
     }
     found |= environ
     found |= {**_LOGGERS_OFF, **_SLURM_SHUT, **spec.environment}
-    from slurmwrap.prerun.trial.trial_spec import REPLACED  # not needed by gsub itself
+    # Not needed by gsub itself.
+    from slurmwrap.prerun.trial.trial_spec import REPLACED
 
     for name, other in REPLACED.items():
         if name in spec.environment:
             found.pop(other, None)
     if "SLURM_ARRAY_TASK_ID" in spec.environment:
         found["SLURM_ARRAY_JOB_ID"] = spec.real_job or environ.get("SLURM_JOB_ID", "")
-    found |= {"PET_NNODES": "1", "PET_NPROC_PER_NODE": str(spec.trial_gpus)}  # torchrun's own options by environment
+    # torchrun's own options by environment
+    found |= {"PET_NNODES": "1", "PET_NPROC_PER_NODE": str(spec.trial_gpus)}
     found |= {f"SLURMWRAP_{name}": environ[name] for name in _VISIBLE if name in environ}
     found |= {
         **{name: place.format(spec.trial_dir) for name, place in _LOGGERS_ELSEWHERE.items()},
-        "PYTHONUNBUFFERED": "1",  # a killed program has printed what it said
-        "PYTHONFAULTHANDLER": "1",  # a crash in C shows the Python line
+        # A killed program has printed what it said.
+        "PYTHONUNBUFFERED": "1",
+        # A crash in C shows the Python line.
+        "PYTHONFAULTHANDLER": "1",
         "SLURMWRAP_PRERUN": "1",
         "SLURMWRAP_PYTHON": python,
         "SLURMWRAP_TRIAL_DIR": spec.trial_dir,
         "SLURMWRAP_STEP_DIR": spec.step_dir,
-        "SLURMWRAP_STEP_NAMED": "",  # where a job that counts its own steps submitted this one
-        "SLURMWRAP_PARK_AFTER": "0" if spec.profile_s else str(spec.steps),  # a profile needs it to go on
+        # Where a job that counts its own steps submitted this one.
+        "SLURMWRAP_STEP_NAMED": "",
+        # A profile needs it to go on.
+        "SLURMWRAP_PARK_AFTER": "0" if spec.profile_s else str(spec.steps),
         "SLURMWRAP_TRIAL_GPUS": str(spec.trial_gpus),
         "SLURMWRAP_TRIAL_TASKS": str(spec.trial_tasks),
         "SLURMWRAP_JOB_NODES": str(spec.nodes),

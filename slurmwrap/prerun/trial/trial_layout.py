@@ -35,7 +35,8 @@ def write_trial_files(spec: TrialSpec, environment: Mapping[str, str]) -> None:
     for kind, names in (("relay", _RELAYED), ("launch", _LAUNCHED), ("refuse", _REFUSED), ("scontrol", ("scontrol",))):
         text = _embed_environment((here / "shims" / kind).read_text(encoding="utf-8"), environment)
         if kind == "launch" and os.access("/bin/bash", os.X_OK):
-            text = f"#!/bin/bash -p\n{text.partition(chr(10))[2]}"  # dash drops the functions that a user exports
+            # Dash drops the functions that a user exports.
+            text = f"#!/bin/bash -p\n{text.partition(chr(10))[2]}"
         for name in names:
             (shims / name).write_text(text, encoding="utf-8", errors="surrogateescape")
             (shims / name).chmod(0o700)
@@ -83,7 +84,8 @@ def put_over(spec: TrialSpec, environment: Mapping[str, str]) -> list[tuple[str,
     for name in ("srun", *_REFUSED, "scontrol"):
         found = shutil.which(name, path=":".join((*folders, "/usr/bin", "/usr/local/bin", "/opt/slurm/bin")))
         if found is not None:
-            (kept / name).touch(mode=0o600)  # not executable: without the mount no one takes it for the command
+            # Not executable: without the mount no one takes it for the command.
+            (kept / name).touch(mode=0o600)
             aside.append((os.path.realpath(found), str(kept / name)))
             over.append((str(kept.parent / name), os.path.realpath(found)))
     return [*aside, *over]

@@ -56,12 +56,14 @@ class TrialProfiler:
             self.close()
         try:
             if self._profiler is None and not self._over and not self._list_trainers():
-                self.close()  # it trains where we have no hold on it: below slurmstepd, as with a container's real srun
+                # It trains where we have no hold on it: below slurmstepd, as with a container's real srun.
+                self.close()
             if self._over:
                 return True
             self._profiler = self._profiler or self._start_profiler(now)
             self._over = self._profiler.look(now, reading)
-        except Exception:  # an odd /proc, /sys or program of the trial
+        except Exception:
+            # An odd /proc, /sys or program of the trial.
             self.close()
         return self._over
 

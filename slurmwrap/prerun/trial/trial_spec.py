@@ -71,8 +71,10 @@ def make_option_variables(request: JobRequest) -> dict[str, str]:
     return found | (array.environment() if array else {})
 
 
-CPU_FLOOR = 4  # one process with its loader workers; never more than the user asked for on a node
-MEM_FLOOR_MIB = 16 * 1024  # a process loads the whole model even where eight would share the node's memory
+# One process with its loader workers; never more than the user asked for on a node.
+CPU_FLOOR = 4
+# A process loads the whole model even where eight would share the node's memory.
+MEM_FLOOR_MIB = 16 * 1024
 
 # The job's own options that the trial keeps as they are. Everything else either makes no sense on one GPU
 # (array, nodelist, switches, gpu-bind), belongs to the real job (dependency, begin, mail, output) or is set anew.
@@ -96,12 +98,13 @@ class TrialSpec:
     script_name: str = ""  # what the user calls it: findings and reasons name this
     args: tuple[str, ...] = ()
     chdir: str = "/"
-    steps: int = 3  # optimizer steps that count as a pass
+    # Optimizer steps that count as a pass.
+    steps: int = 3
     time_limit_s: float = 900.0
-    environment: Mapping[str, str] = field(
-        default_factory=dict
-    )  # laid over the pre-run job's; see list_missing_variables()
-    real_job: str | None = None  # address of the job that waits; None for --prerun=wait|only
+    # Laid over the pre-run job's; see list_missing_variables().
+    environment: Mapping[str, str] = field(default_factory=dict)
+    # Address of the job that waits; None for --prerun=wait|only.
+    real_job: str | None = None
     cluster: str = ""
     mode: str = "auto"
     fingerprint: str = ""
@@ -284,7 +287,8 @@ def _list_kept_options(request: JobRequest, leave_out: Collection[str]) -> list[
     for name in chosen:
         value = request.value(name)
         if name in ("constraint", "prefer") and value and set("*[") & set(value):
-            continue  # node counts ("[rack1|rack2]", "a*2") ask for more than one node
+            # Node counts ("[rack1|rack2]", "a*2") ask for more than one node.
+            continue
         options.append(spell(name, value))
     # a plugin gets each one, in sbatch's order: what it makes of two of a name is its own business
     return options + [spell(s.option, s.value) for s in request.settings if s.option in request.plugin_options]
@@ -299,7 +303,8 @@ def _export(request: JobRequest) -> list[str]:
     ours = ",".join(_OURS)
     if value.upper() == "NIL":
         return [f"--export={ours}"]
-    if value.upper() == "NONE":  # Slurm then loads the user's login environment, which a list does not
+    # Slurm then loads the user's login environment, which a list does not.
+    if value.upper() == "NONE":
         return [f"--export={ours}", *([] if request.setting("get-user-env") else ["--get-user-env"])]
     return [f"--export={value},{ours}"]
 

@@ -22,7 +22,8 @@ _OTHER = re.compile(
     r"(?P<file>[^\s:]+): line (?P<line>\d{1,6}): "
     r"(?P<text>\S.*(?:command not found|No such file or directory|Permission denied|Is a directory|Not a directory))"
 )
-_NO_FAILURE = re.compile(r"warning:|\d+ [A-Z]")  # a setlocale; a background job that ended
+# A setlocale; a background job that ended.
+_NO_FAILURE = re.compile(r"warning:|\d+ [A-Z]")
 _BASIC = re.compile(r"(?P<name>cp|mv|ln|mkdir|touch|cat|chmod|tar|tee|rsync|unzip): +\S.*(?:No such|annot|denied).*")
 # What a pre-run's stand-ins for Slurm's commands, Python, conda, rm say where the real command is not there either.
 _ABSENT = re.compile(r"(?P<name>[\w.+-]+): command not found")
@@ -70,7 +71,8 @@ def find_failed_commands(
 def _parse_line(line: str, names: Mapping[str, str], is_file: Callable[[str], bool]) -> Iterator[FailedCommand]:
     own = _OWN.fullmatch(line)
     if own and own["file"] in names:
-        text = own["text"].removeprefix(f"{own['file']}: ")  # dash says its name twice
+        # Dash says its name twice.
+        text = own["text"].removeprefix(f"{own['file']}: ")
         if not _NO_FAILURE.match(text):
             yield FailedCommand(file=names[own["file"]], line=int(own["line"]), text=text[:_TEXT])
     elif (other := _OTHER.fullmatch(line)) and not other["file"].endswith(".py") and is_file(other["file"]):

@@ -51,7 +51,8 @@ def _decide(
         how = " (counted by step())" if result.step_source == "explicit" else ""
         return _verdict(spec, result, Outcome.PASS, f"{_counted(result)} on {_place(spec)}{how}")
     found = _blamed(result)
-    failed = bool(found and result.crashed)  # perhaps of what the node or the moment had
+    # Perhaps of what the node or the moment had.
+    failed = bool(found and result.crashed)
     if result.layer == "timeout":
         return _verdict(spec, result, Outcome.INCONCLUSIVE, _out_of_time(spec, result, found), lasting=not failed)
     if result.layer == "no_training":
@@ -89,11 +90,13 @@ def _judge_failure(
     inspect: Callable[[str], str | None],
     read: Read,
 ) -> Verdict:
-    path, fault = ("", "") if spec.delay else _find_broken_input(spec, diagnosis, inspect)  # it may be written anew
+    # It may be written anew.
+    path, fault = ("", "") if spec.delay else _find_broken_input(spec, diagnosis, inspect)
     category = "incorrect_inputs" if fault and diagnosis.category in _PROVEN_BY_FILE else diagnosis.category
     doubt = find_doubt(spec, result, diagnosis, found, read)
     if fault and category == "incorrect_inputs" and not (found and found.kind == "FileNotFoundError"):
-        doubt = None  # broken by our own read; what is missing here may be another rank's, or another node's
+        # Broken by our own read; what is missing here may be another rank's, or another node's.
+        doubt = None
     what = _what(spec, result, diagnosis, found)
     return Verdict(
         outcome=Outcome.INCONCLUSIVE if doubt else Outcome.FAIL,

@@ -83,7 +83,8 @@ def _traceback(rows: list[str], start: int) -> TracebackSummary | None:
 def _blame(kind: str, message: str, frames: list[Frame]) -> TracebackSummary | None:
     if not frames:
         return None
-    outside = [f for f in frames if not _INJECTED.search(f.file)] or frames  # of `python -c` no frame is a file
+    # Of `python -c` no frame is a file.
+    outside = [f for f in frames if not _INJECTED.search(f.file)] or frames
     own = next((f for f in reversed(frames) if f.own), outside[-1])
     return TracebackSummary(kind=kind.rpartition(".")[2], message=message.strip()[:500], own=own, frames=tuple(frames))
 

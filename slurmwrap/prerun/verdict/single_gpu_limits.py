@@ -19,7 +19,8 @@ from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.prerun.verdict.python_traceback import Frame, TracebackSummary
 from slurmwrap.prerun.verdict.source_slice import Slice, conditions_of_name, slice_at
 
-Read = Callable[[str], str | None]  # path -> the text of a source file
+# Path -> the text of a source file.
+Read = Callable[[str], str | None]
 
 
 def _any(*patterns: str) -> re.Pattern[str]:
@@ -224,7 +225,8 @@ def _by_size(failure: TrialFailure, found: TracebackSummary) -> bool:
     if _counts(failure, own) or _GROUPING.search(last.file) or _NEEDS_DEVICES.search(own.code):
         return True
     if not last.own or (found.kind == "KeyError" and _QUOTED.match(found.message)):
-        return False  # the index is inside an operator, or a name is looked up
+        # The index is inside an operator, or a name is looked up.
+        return False
     return _slice(failure, own) is None
 
 

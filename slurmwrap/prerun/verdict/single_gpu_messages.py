@@ -164,7 +164,8 @@ def find_doubt(
         _of_silence,
     )
     why, rule = next(((why, rule) for rule in rules if (why := rule(ending))), ("", None))
-    said = found is not None and found.kind != "FileNotFoundError"  # by the program itself, and not of a file
+    # By the program itself, and not of a file.
+    said = found is not None and found.kind != "FileNotFoundError"
     lasting = rule is _of_memory or (said and rule in (_of_company, _of_the_trial))
     return Doubt(why=why, lasting=lasting) if why else None
 
@@ -200,7 +201,8 @@ def _is_of_the_code(ending: TrialEnding) -> bool:
 def _of_the_machine(ending: TrialEnding) -> str | None:
     if ending.diagnosis.category in ELSEWHERE:
         return ELSEWHERE[ending.diagnosis.category]
-    checks = ending.found is not None and ending.found.kind in _BY_VALUE  # a check of the program's own
+    # A check of the program's own.
+    checks = ending.found is not None and ending.found.kind in _BY_VALUE
     if checks and _NO_CUDA.search("\n".join((ending.said, *ending.own_code[-1:]))):
         return ELSEWHERE["cuda_init_failed"]
     text = "\n".join((ending.said, *(c.text for c in ending.diagnosis.evidence)))
@@ -215,7 +217,8 @@ def _of_the_cluster(ending: TrialEnding) -> str | None:
     diagnosis = ending.diagnosis
     transient = diagnosis.decision in ("retry", "retry_elsewhere") and diagnosis.category != "no_signature"
     if diagnosis.category == "checkpoint_error" and _MISSING.search(ending.said):
-        return None  # a folder that no one made
+        # A folder that no one made.
+        return None
     return "the cluster's doing, not the job's" if diagnosis.domain in ("IF", "RS") or transient else None
 
 
@@ -261,7 +264,8 @@ def _of_silence(ending: TrialEnding) -> str | None:
 
 
 def _local_path(text: str, spec: TrialSpec) -> str | None:
-    shared = {_top(spec.chdir), _top(spec.trial_dir)}  # where the user works is there on every node
+    # Where the user works is there on every node.
+    shared = {_top(spec.chdir), _top(spec.trial_dir)}
     named = (match[1].rstrip(".)]}") for match in _NAMED_PATH.finditer(text))
     return next((path for path in named if _LOCAL.match(path) and _top(path) not in shared), None)
 

@@ -73,7 +73,8 @@ def conditions_of_name(text: str, name: str) -> str | None:
 class _File:
     tree: ast.Module
     parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
-    values: dict[str, list[ast.expr]] = field(default_factory=dict)  # name or attribute -> what is put into it
+    # Name or attribute -> what is put into it.
+    values: dict[str, list[ast.expr]] = field(default_factory=dict)
     functions: dict[str, _Function] = field(default_factory=dict)
 
 

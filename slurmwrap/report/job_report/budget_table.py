@@ -23,7 +23,8 @@ class Budget:
     failures: int
     used: int
     limit: int
-    left: int  # retries that it may still have
+    # Retries that it may still have.
+    left: int
     not_counted: tuple[str, ...] = ()
 
 

@@ -11,10 +11,12 @@ from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.evidence import Citation
 from slurmwrap.report.text_format import TextStyle, count, fit, width
 
-MAX_LINES = 8  # cited lines of one run
+# Cited lines of one run.
+MAX_LINES = 8
 _SHORT = 60  # columns
 _RAISED = re.compile(r"((?:[A-Za-z_]\w{0,60}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception|Interrupt|Warning|Exit))(?::|$)")
-MAX_TEXT = 300  # characters of one cited line
+# Characters of one cited line.
+MAX_TEXT = 300
 _FRAME = re.compile(r'File "([^"\n]{1,400})", line \d+')
 
 

@@ -23,7 +23,8 @@ from slurmwrap.report.text_format import WIDTH, TextStyle, count, duration, fit,
 from slurmwrap.report.text_format import Paint as Paint
 from slurmwrap.report.text_format import plain as plain
 
-_IN_FULL = 2  # runs of a job that are reported in full: of more, the last one, and a table of all
+# Runs of a job that are reported in full: of more, the last one, and a table of all.
+_IN_FULL = 2
 
 
 def format_job_report(
@@ -106,7 +107,8 @@ def _format_task(run: JobRun) -> str:
 
 def _format_head(story: JobTimeline, look: TextStyle) -> Iterator[str]:
     asked, last = story.submission, story.attempts[-1] if story.attempts else None
-    trial = story.preruns[-1] if story.preruns else None  # of --prerun=only there is nothing else
+    # Of --prerun=only there is nothing else.
+    trial = story.preruns[-1] if story.preruns else None
     name = asked.name if asked else last.name if last else trial.name if trial else ""
     user = asked.user if asked else last.user if last else trial.user if trial else ""
     gpus = (asked.gpus if asked else 0) or (last.gpus if last else trial.gpus if trial else 0)

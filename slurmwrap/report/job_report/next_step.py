@@ -28,7 +28,8 @@ _MARGIN = 1.2  # over the most that was measured
 _FEW = 3  # steps that a pre-run makes anyway (prerun.steps)
 _SOME = 100  # steps, where nothing says how far the failure is
 _MOST_STEPS = 1_000_000
-_LONG_S = 4 * 3600.0  # a pre-run of so many seconds is no quick test
+# A pre-run of so many seconds is no quick test.
+_LONG_S = 4 * 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +101,8 @@ def _suggest_after_run(story: JobTimeline, last: JobRun) -> Next:
             sentence="It can be run again:", command=" && ".join(format_scontrol_line(action) for action in advised)
         )
     release = f"scontrol release {last.address}"
-    if last.decision == "stop" and f"'{release}'" in last.decision_reason:  # its launch failed, and Slurm holds it
+    # Its launch failed, and Slurm holds it.
+    if last.decision == "stop" and f"'{release}'" in last.decision_reason:
         return Next(sentence="Slurm holds it: let it start again, or cancel it.", command=release)
     return _suggest_for_input(story, last) or _suggest_for_size(story, last) or _suggest_by_decision(story, last)
 
@@ -114,10 +116,11 @@ def _suggest_after_requeue(story: JobTimeline, last: JobRun) -> Next:
     return Next(sentence=f"Nothing: it was requeued and runs again by itself.{waits}", command=watch)
 
 
+# A release alone follows a launch that failed: Slurm requeued the job itself.
 _LETS_GO = {
     *REQUEUES,
     Verb.RELEASE.value,
-}  # a release alone follows a launch that failed: Slurm requeued the job itself
+}
 _NOT_ABOUT_JOBS = (Verb.DRAIN.value, Verb.RESUME.value, Verb.BLOCK_INPUT.value)
 # Categories whose log says more with a variable set: sbatch hands the environment to the job.
 _SHOWS = {

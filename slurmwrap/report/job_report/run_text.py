@@ -69,7 +69,8 @@ def format_requested_and_used(record: JobRun) -> str:
     return f"Asked / used{each}: {'; '.join(parts)}." if parts else ""
 
 
-_WARNINGS = 3  # of the submission that are shown with a failure
+# Of the submission that are shown with a failure.
+_WARNINGS = 3
 
 
 def warned_of(record: JobRun, story: JobTimeline) -> Sequence[str]:
@@ -150,7 +151,8 @@ def result_of(record: JobRun) -> str:
 def _exit(record: JobRun) -> str:
     if record.exit_code is None or record.state == "COMPLETED":
         return ""
-    if record.signal and record.state != "OUT_OF_MEMORY":  # Slurm says signal 125 then, which is none
+    # Slurm says signal 125 then, which is none.
+    if record.signal and record.state != "OUT_OF_MEMORY":
         return f", signal {record.signal}"
     return f", exit code {record.exit_code}" if record.exit_code else ""
 

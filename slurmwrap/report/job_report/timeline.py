@@ -12,7 +12,9 @@ from slurmwrap.model.run import ActionRecord, Incident, JobRun, PrerunRecord, Qu
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome
 from slurmwrap.policy.retry_budget import runs_before
-from slurmwrap.policy.run_filter import failed as failed  # one definition for all pages
+
+# One definition for all pages.
+from slurmwrap.policy.run_filter import failed as failed
 from slurmwrap.policy.run_from_slurm import CLOCKS_S, speaks_for
 
 
@@ -69,7 +71,8 @@ def build_timeline(
         newest = max(runs, key=lambda a: a.attempt.submit_time)
         runs = [a for a in runs if (a.uid, a.attempt.cluster) == (newest.uid, newest.attempt.cluster)]
     runs, older = _select_last_job(runs)
-    if submission is not None and _is_older(submission, runs, older):  # the newest was not submitted by gsub
+    # The newest was not submitted by gsub.
+    if submission is not None and _is_older(submission, runs, older):
         submission, tried = None, []
     keys, others = {a.attempt for a in runs}, {a.attempt for a in older}
     return JobTimeline(

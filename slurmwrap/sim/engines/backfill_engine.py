@@ -77,8 +77,10 @@ class SchedulerParams:
 # A pass comes every `tick_s`, and soon after a job's end (EpilogSlurmctld wakes the reconciler), at most one per
 # second; each makes as many updates as production's token bucket has (placement/token_bucket.py). A pass in which
 # nothing could be different from the one before is left out.
-WAKE_S = 1.0  # reconcile/service_loop.py: nothing is done within the first second
-_SOON_S = 2.0  # and when a change had to wait for its turn
+# reconcile/service_loop.py: nothing is done within the first second
+WAKE_S = 1.0
+# And when a change had to wait for its turn.
+_SOON_S = 2.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,7 +92,8 @@ class Reconciler:
     placer: Placer | None = None
     bucket: Bucket | None = None
     last: float = -inf  # the last pass
-    seen: tuple[int, int] = (-1, -1)  # (what had happened, what had ended) then
+    # (what had happened, what had ended) then
+    seen: tuple[int, int] = (-1, -1)
     held_back: bool = False
 
     def submit(self, waiting: PendingSimJob, game: BackfillSimulator) -> None:
@@ -171,8 +174,10 @@ class Reconciler:
         ]
 
 
-SOON = 1e-9  # what happens at one moment
-_TOLD = 1000  # steps between two calls of progress
+# What happens at one moment.
+SOON = 1e-9
+# Steps between two calls of progress.
+_TOLD = 1000
 
 
 def play_backfill(
@@ -243,7 +248,8 @@ class BackfillSimulator:
         self.now = 0.0
         self.steps = self.updates = self.gone = 0
         self.happened = 0  # submissions, starts, ends
-        self.freed = -inf  # when a job ended last
+        # When a job ended last.
+        self.freed = -inf
         self.pending: dict[int, PendingSimJob] = {}
         self.running: dict[int, PendingSimJob] = {}
         self.ends: list[tuple[float, int]] = []
@@ -264,7 +270,8 @@ class BackfillSimulator:
             changed = self._release()
             while coming and self._seen_s(coming[-1]) <= self.now + SOON:
                 changed |= self._submit(coming.pop(), slurmwrap)
-                if slurmwrap is not None:  # the next one's plan sees where this one went
+                # The next one's plan sees where this one went.
+                if slurmwrap is not None:
                     self._main()
             if slurmwrap is not None and self.pending and self.now >= slurmwrap.next_s(self) - SOON:
                 changed |= slurmwrap.look(self)
@@ -391,7 +398,8 @@ class BackfillSimulator:
         shadow.open(self.now, self.now + 1.0, world.group_s)
         queue = self.in_order(world.max_job_test)
         least = self.now + min(map(attrgetter("length_s"), queue))
-        hopeless: dict[object, float] = {}  # who asked the same → the shortest of them that fitted nowhere
+        # Who asked the same → the shortest of them that fitted nowhere.
+        hopeless: dict[object, float] = {}
         for waiting in queue:
             if shadow.free_until() < least:
                 return

@@ -24,7 +24,8 @@ from slurmwrap.sim.queue_policies import Active
 # The first round of Synergy's simulator (msr-fiddle/synergy, 1bb2bed6, runner.py init_event_queue) begins at the first
 # multiple of its length that is not before the first submission; where all jobs are there at once, a second after it.
 # With `round_s` = 0 a beat is a second, and leases end at events.
-ONCE_S = 1.0  # all submitted within so much: all at once
+# All submitted within so much: all at once.
+ONCE_S = 1.0
 _ROUNDING = 1e-9
 
 
@@ -95,7 +96,8 @@ class JobTable:
     began_s: Floats = field(init=False)
     ended_s: Floats = field(init=False)
     servers: Ints = field(init=False)
-    come: int = field(init=False, default=0)  # how many have been submitted
+    # How many have been submitted.
+    come: int = field(init=False, default=0)
     gone: int = field(init=False, default=0)
     preemptions: int = field(init=False, default=0)
     _ends: list[tuple[float, int]] = field(init=False, default_factory=list)
@@ -188,7 +190,8 @@ class JobTable:
     def _start(self, number: int, beat: float, speed: float) -> None:
         self.speed[number], self.since[number] = speed, beat
         pace = self.clock.beat_s * speed / self.unit_s[number]
-        if self.whole[number] and pace >= 1:  # else not one would be done in a round
+        # Else not one would be done in a round.
+        if self.whole[number] and pace >= 1:
             pace = float(np.floor(self.clock.beat_s / (self.unit_s[number] / speed)))
         self.pace[number] = pace
         self.end[number] = self.clock.end(beat, self.left[number] / pace)

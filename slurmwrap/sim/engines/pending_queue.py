@@ -30,7 +30,8 @@ class PendingSimJob:
     nodes: int | None  # that it insists on
     cpus: float
     mem_mib: float
-    asked: tuple[float, float]  # CPUs and MiB per GPU as its user asked
+    # CPUs and MiB per GPU as its user asked.
+    asked: tuple[float, float]
     ask: Ask
     length_s: float  # what backfill believes that it takes at most
     points: tuple[SpeedPoint, ...] = ()  # its speeds, where it has a profile with any
@@ -52,7 +53,8 @@ class PendingSimJob:
         return self.leaves if now < self.leaves_until else None
 
 
-_Key = tuple[float, int]  # the policy's, then in the order of joining
+# The policy's, then in the order of joining.
+_Key = tuple[float, int]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,7 +69,8 @@ class PendingQueue:
     standing: list[float] | None
     _keys: list[_Key] = field(default_factory=list)
     _waiting: list[PendingSimJob] = field(default_factory=list)
-    _key: dict[int, _Key] = field(default_factory=dict)  # by place in the trace
+    # By place in the trace.
+    _key: dict[int, _Key] = field(default_factory=dict)
     _joined: int = 0
 
     def __len__(self) -> int:

@@ -104,7 +104,8 @@ def sharing_of(
     return Sharing(mechanism=mechanism, servers=servers, claims=claims)
 
 
-LOOK_S = 300.0  # without rounds, a policy whose order changes all the time is asked so often
+# Without rounds, a policy whose order changes all the time is asked so often.
+LOOK_S = 300.0
 
 
 def play_rounds(
@@ -198,10 +199,13 @@ class _Run:
     sharing: Sharing | None
     habits: Habits
     leases: Leases
-    gpus: int  # of the cluster: so many jobs can run, and no more
-    wanted: set[int]  # numbers of the jobs whose end is waited for
+    # Of the cluster: so many jobs can run, and no more.
+    gpus: int
+    # Numbers of the jobs whose end is waited for.
+    wanted: set[int]
     steps: int = field(init=False, default=0)
-    _waiting: bool = field(init=False, default=False)  # whether anybody had to wait when leases ended last
+    # Whether anybody had to wait when leases ended last.
+    _waiting: bool = field(init=False, default=False)
 
     def play(self, progress: Progress) -> float:
         """To the end of all who are waited for. Returns the last beat."""
@@ -266,7 +270,8 @@ class _Run:
     def _holds(self, active: Active, now: float) -> float:
         """Seconds until the order may be another, while no job comes or ends."""
         round_s = self.book.clock.round_s
-        if self.sharing is not None:  # at other speeds: in another order
+        # At other speeds: in another order.
+        if self.sharing is not None:
             return round_s or LOOK_S
         if not self._waiting:
             return inf

@@ -54,8 +54,10 @@ class Placer:
     profiles: Mapping[str, ResourceProfile]
     insisting: dict[int, Insisting] = field(default_factory=dict)
     due: list[tuple[float, int]] = field(default_factory=list)
-    _plans: dict[object, PlacementPlan] = field(default_factory=dict)  # of the cluster as it is
-    _changes: int = 0  # of the picture, when the first of them was made
+    # Of the cluster as it is.
+    _plans: dict[object, PlacementPlan] = field(default_factory=dict)
+    # Of the picture, when the first of them was made.
+    _changes: int = 0
 
     def submit(self, waiting: PendingSimJob, floor: FreeResources, now: float) -> None:
         """Plans, and makes the job insist on what the plan asks for."""

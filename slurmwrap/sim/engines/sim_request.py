@@ -18,7 +18,8 @@ class Ask:
     gpus: int = 1
     cpus: float
     mem_mib: float
-    per_node: int | None = None  # units on one server at most; None: what fits
+    # Units on one server at most; None: what fits.
+    per_node: int | None = None
     least: int = 1  # servers
     most: int | None = None
 

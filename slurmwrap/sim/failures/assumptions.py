@@ -33,7 +33,8 @@ class FailureSettings:
     hand_retries: int = 1  # assumed: a user submits unchanged what cannot work
     hand_delay_s: float = 7200.0  # assumed: until they notice and do
     # slurmwrap
-    trial_s: float = 180.0  # assumed: three steps and what comes before them; a trial ends there
+    # Assumed: three steps and what comes before them; a trial ends there.
+    trial_s: float = 180.0
     sees: float = (
         published_rates.compute_seen_share()
     )  # of what one GPU meets within the trial; docs/prerun-reference.md, mutants
@@ -44,15 +45,18 @@ class FailureSettings:
     # assumed: of the jobs whose user had one of the same name and shape pre-run before, and it passed, those whose
     # script, code and arguments are the same, too. Tasks of one array always are, and have one pre-run.
     reuse: float = 0.5
-    at_once_s: float = 60.0  # a one-GPU job of a dump that waited no longer could start now (two rounds of backfill)
+    # A one-GPU job of a dump that waited no longer could start now (two rounds of backfill).
+    at_once_s: float = 60.0
     misread: float = (
         published_rates.misread_share()
     )  # of log-based diagnoses; measured at first sight (docs/diagnosis.md)
     # assumed: wrong inputs that our own read finds missing or broken, too, so that no second run must confirm it. Of
     # the labelled logs of this category in our tests about as many speak of a missing or a truncated file.
     own_read: float = 0.5
-    comes_back: bool = False  # anyone who was stopped falsely submits again by hand; False: all of their job is lost
-    max_runs: int = 50  # of one job, in any arm: the simulation's own bound
+    # Anyone who was stopped falsely submits again by hand; False: all of their job is lost.
+    comes_back: bool = False
+    # Of one job, in any arm: the simulation's own bound.
+    max_runs: int = 50
 
     def __post_init__(self) -> None:
         shares = ("failing_jobs", "killed_jobs", "killed_gpu_time", "unexplained_curable", "same_fault")

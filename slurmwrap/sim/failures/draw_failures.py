@@ -101,7 +101,8 @@ def _compute_mean(low: float, high: float) -> float:
     return exp(low) if high - low < 1e-9 else (exp(high) - exp(low)) / (high - low)
 
 
-_MOST_TRIALS = 200  # of one job, whatever a geometric draw says
+# Of one job, whatever a geometric draw says.
+_MOST_TRIALS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +126,8 @@ class FailingJob:
     by_node: bool = False  # a node was at fault (dumps only: else the nodes themselves are drawn)
 
 
-Doomed = dict[int, FailingJob]  # by SimJob.number: those that fail or are killed
+# By SimJob.number: those that fail or are killed.
+Doomed = dict[int, FailingJob]
 
 
 def inject_failures(jobs: Sequence[SimJob], settings: FailureSettings, seed: int) -> tuple[FailingJob, ...]:
@@ -174,7 +176,8 @@ def kill_chances(gpu_s: NDArray[np.float64], settings: FailureSettings) -> NDArr
 
 def _with_mean(weights: NDArray[np.float64], mean: float) -> NDArray[np.float64]:
     chances = np.asarray(weights * (mean / weights.mean()))
-    for _ in range(20):  # what is cut at 1 is given to the others
+    # What is cut at 1 is given to the others.
+    for _ in range(20):
         chances = np.minimum(1.0, chances * (mean / chances.mean()))
     return chances
 

@@ -30,9 +30,11 @@ _SAID = {
     "BOOT_FAIL": "node_failure",
     "PREEMPTED": "job_preempted",
 }
-_NOT_OF_FAILED = frozenset({"cpu_oom", "job_preempted", "gpu_ecc_error"})  # Slurm would have said so, or the kernel
+# Slurm would have said so, or the kernel.
+_NOT_OF_FAILED = frozenset({"cpu_oom", "job_preempted", "gpu_ecc_error"})
 Asked = tuple[object, ...]
-Open = dict[Asked, list[tuple[float, int, SimJob, FailingJob]]]  # failures that nothing has answered; heaps, by end
+# Failures that nothing has answered; heaps, by end.
+Open = dict[Asked, list[tuple[float, int, SimJob, FailingJob]]]
 
 
 def draw_dump(jobs: Sequence[SimJob], settings: FailureSettings, seed: int) -> Doomed:

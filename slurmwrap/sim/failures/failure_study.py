@@ -36,8 +36,10 @@ from slurmwrap.sim.failures.study_result import ArmResult, CategoryMeans, Failur
 from slurmwrap.sim.failures.study_state import PLAIN, FailureWorld, GpuTimeAccount, RetryArm, arms_of
 from slurmwrap.sim.sim_job import SimJob
 
-MOST_JOBS = 20_000  # played unless the caller wants more: about a second per arm and seed
-Progress = Callable[[int, int], None]  # worlds played, worlds in all
+# Played unless the caller wants more: about a second per arm and seed.
+MOST_JOBS = 20_000
+# Worlds played, worlds in all.
+Progress = Callable[[int, int], None]
 _HOUR_S = 3600.0
 _DRAWS: dict[str, Callable[[Sequence[SimJob], FailureSettings, int], Doomed]] = {
     "drawn": draw_failures,

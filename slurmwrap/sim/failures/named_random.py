@@ -42,7 +42,8 @@ class Purpose(IntEnum):
     BY_LEMON = 20
     WAITS = 21
     REUSE = 22
-    NODE = 100  # and on: the candidates, one after the other
+    # And on: the candidates, one after the other.
+    NODE = 100
 
 
 def draw_uniform(seed: int, job: int, run: int, what: int) -> float:

@@ -17,7 +17,8 @@ from slurmwrap.sim.failures.named_random import Purpose, draw_uniform
 from slurmwrap.sim.sim_job import SimJob
 
 _DAY_S = 86_400.0
-_TRIES = 64  # draws per node that is wanted, before the rest is taken in order
+# Draws per node that is wanted, before the rest is taken in order.
+_TRIES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

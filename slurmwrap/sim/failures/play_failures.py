@@ -142,7 +142,8 @@ def digest_of(doom: FailingJob) -> str:
 
 
 DAY_S = 86_400.0
-_TASK = re.compile(r"(\d+)_\d+", re.ASCII)  # Slurm's id of a task of an array
+# Slurm's id of a task of an array.
+_TASK = re.compile(r"(\d+)_\d+", re.ASCII)
 _AGAIN = RetryDecision(decision="retry", reason="whatever the reason")
 
 
@@ -317,7 +318,8 @@ class _Playing:
     def _failed(self, life: SimJobState, ending: SimRunEnding, nodes: tuple[int, ...], at: float) -> None:
         end = at + ending.ran_s
         if ending.node >= 0 and ending.node not in nodes:
-            nodes = (ending.node, *nodes[1:])  # a dump's failure is of a node that was not drawn
+            # A dump's failure is of a node that was not drawn.
+            nodes = (ending.node, *nodes[1:])
         failed = self._booked(life, ending, nodes, at)
         if self.watch is not None:
             diagnosis = diagnosis_of(failed)

@@ -22,8 +22,10 @@ MINUTE_S = 60.0
 JOBS = 96_260
 UNSUCCESSFUL_JOBS, UNSUCCESSFUL_GPU_TIME = 0.172, 0.1776
 KILLED_JOBS, KILLED_GPU_TIME = 0.135, 0.3769
-LONGEST_MIN = 75 * 24 * 60.0  # no run to failure is longer than the trace
-LEAST_MIN = 0.1  # the shortest in the table is 0.12 min
+# No run to failure is longer than the trace.
+LONGEST_MIN = 75 * 24 * 60.0
+# The shortest in the table is 0.12 min.
+LEAST_MIN = 0.1
 UNSUCCESSFUL_OR_KILLED_JOBS = UNSUCCESSFUL_JOBS + KILLED_JOBS
 UNSUCCESSFUL_OR_KILLED_GPU_TIME = UNSUCCESSFUL_GPU_TIME + KILLED_GPU_TIME
 # Kokolis et al.: failures per node-day of RSC-1; lemon nodes as a share of all; failures of jobs of 512 and more GPUs
@@ -56,7 +58,8 @@ class PublishedCause:
     p90_min: float
     p95_min: float
     share: float
-    by_demand: tuple[int, int, int]  # trials of jobs with 1, 2 to 4, more than 4 GPUs
+    # Trials of jobs with 1, 2 to 4, more than 4 GPUs.
+    by_demand: tuple[int, int, int]
 
     @property
     def repetition(self) -> float:
@@ -117,7 +120,8 @@ PHILLY = (
     _cause("No signature", "no_signature", "–", 1684, 698, 94, 1.87, 28.00, 95.17, 0.42, 1235, 294, 155),
 )
 # fmt: on
-FAILING_JOBS = sum(cause.jobs for cause in PHILLY) / JOBS  # a job that failed of two reasons counts twice
+# A job that failed of two reasons counts twice.
+FAILING_JOBS = sum(cause.jobs for cause in PHILLY) / JOBS
 
 
 def demand_class(gpus: int) -> int:

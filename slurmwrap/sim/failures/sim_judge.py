@@ -24,10 +24,12 @@ from slurmwrap.policy.retry_budget import ledger_of
 from slurmwrap.policy.strikes import Fleet
 from slurmwrap.sim.sim_job import SimJob
 
-EPOCH_S = 1_600_000_000  # Slurm's times are Unix seconds; nothing depends on it
+# Slurm's times are Unix seconds; nothing depends on it.
+EPOCH_S = 1_600_000_000
 AGAIN = ("retry", "retry_elsewhere", "resize")
 _STATES = {"cpu_oom": "OUT_OF_MEMORY", "node_failure": "NODE_FAIL", "time_limit": "TIMEOUT"}
-_REQUEUED_BY_SLURM = ("node_failure", "job_preempted")  # JobRequeue=1, and preemption by requeue
+# JobRequeue=1, and preemption by requeue.
+_REQUEUED_BY_SLURM = ("node_failure", "job_preempted")
 _VOUCHED = {"node_failure": "slurm", "gpu_hardware": "kernel", "gpu_ecc_error": "kernel"}
 
 
@@ -41,8 +43,10 @@ class FailedRun:
     began_s: float
     ended_s: float
     nodes: tuple[str, ...]
-    told: str  # the category that slurmwrap finds: the classifier may be wrong
-    node: str = ""  # that kernel or Slurm blame
+    # The category that slurmwrap finds: the classifier may be wrong.
+    told: str
+    # That kernel or Slurm blame.
+    node: str = ""
     conclusive: bool = False
     input_path: str = ""
     digest: str = ""

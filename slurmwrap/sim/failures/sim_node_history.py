@@ -44,12 +44,14 @@ class SimNodeHistory:
         )
         self._place = {node.name: at for at, node in enumerate(nodes)}
         self._strikes: list[StrikeRecord] = []
-        self._held: dict[int, dict[str, list[float]]] = {}  # day of their ends → node → [runs, hours]
+        # Day of their ends → node → [runs, hours].
+        self._held: dict[int, dict[str, list[float]]] = {}
         self._health: tuple[NodeHealth, ...] = ()
         self._day = -1
         self._fields: dict[tuple[int, int], tuple[JobRequest, CandidateNodes] | None] = {}
         self._avoided: dict[tuple[int, int], frozenset[int]] = {}
-        self.days: deque[frozenset[int]] = deque()  # nodes that were suspect or lemons, day by day
+        # Nodes that were suspect or lemons, day by day.
+        self.days: deque[frozenset[int]] = deque()
 
     def ran(self, nodes: Sequence[str], began_s: float, ended_s: float) -> None:
         """A run held these nodes."""

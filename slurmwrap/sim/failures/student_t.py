@@ -22,7 +22,8 @@ _T = (
     *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
 )
 _NORMAL = NormalDist().inv_cdf(0.975)
-LEAST_DAYS = 7  # fewer show too little of how much days differ
+# Fewer show too little of how much days differ.
+LEAST_DAYS = 7
 _RESAMPLES, _SEED = 4000, 20261104
 
 

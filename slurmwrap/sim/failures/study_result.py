@@ -30,7 +30,8 @@ class ArmResult:
     `saved` is plain's cost less this one's, paired by seed: the same jobs fail of the same causes in both.
     """
 
-    name: str  # plain | by-hand | pre-run | retry | exclusion | all
+    # Plain | by-hand | pre-run | retry | exclusion | all.
+    name: str
     title: str
     wasted_gpu_hours: Interval  # of runs that failed, less what a later run went on from
     again_gpu_hours: Interval  # of these and of false stops: of runs that were no job's first
@@ -55,7 +56,8 @@ class ArmResult:
     until_cured_hours: Interval  # from the first failure of a job that ended well to the start of its last run, mean
     node_failures: Interval
     excluded_node_days: Interval
-    excluded_rightly: Interval  # share of these that fell on lemon nodes; 0 where none was excluded
+    # Share of these that fell on lemon nodes; 0 where none was excluded.
+    excluded_rightly: Interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,10 +90,13 @@ class FailureStudy:
     servers: int
     gpus_per_server: int
     seeds: tuple[int, ...]
-    productive_gpu_hours: Interval  # of the runs that ended well, plain world
-    killed_gpu_hours: Interval  # of the runs that their users ended, plain world
+    # Of the runs that ended well, plain world.
+    productive_gpu_hours: Interval
+    # Of the runs that their users ended, plain world.
+    killed_gpu_hours: Interval
     arms: tuple[ArmResult, ...]
-    categories: tuple[CategoryMeans, ...]  # the dearest in plain first
+    # The dearest in plain first.
+    categories: tuple[CategoryMeans, ...]
     checks: tuple[PublishedCheck, ...]
     assumed: tuple[str, ...]  # in words
     settings: FailureSettings = field(default_factory=FailureSettings)

@@ -28,7 +28,8 @@ class FailureWorld:
     settings: FailureSettings
     config: Config  # with its rules acting
     seed: int
-    waited_s: Mapping[int, float] = field(default_factory=dict)  # by SimJob.number, in the queue; only dumps know
+    # By SimJob.number, in the queue; only dumps know.
+    waited_s: Mapping[int, float] = field(default_factory=dict)
 
     def chance(self, job: SimJob, what: Purpose, run: int = 0) -> float:
         """0 <= x < 1; the same in every arm."""
@@ -47,12 +48,15 @@ class SimJobState:
     nodes: int
     run: int = 0
     kept_s: float = 0.0
-    met: int = 0  # runs that failed of the job's own cause
+    # Runs that failed of the job's own cause.
+    met: int = 0
     failures: int = 0
-    grown: float = 1.0  # times the memory that it asked for
+    # Times the memory that it asked for.
+    grown: float = 1.0
     avoid: frozenset[int] = frozenset()
     before: list[JobRun] = field(default_factory=list)
-    lost: list[tuple[str, float]] = field(default_factory=list)  # category, GPU-seconds of the run that are gone
+    # Category, GPU-seconds of the run that are gone.
+    lost: list[tuple[str, float]] = field(default_factory=list)
     first_failed_s: float | None = None
 
     @property
@@ -83,7 +87,8 @@ class SimRunEnding:
     ran_s: float
     category: str = ""
     node: int = -1  # that failed under it
-    gpu_fault: bool = False  # the kernel names a GPU for it
+    # The kernel names a GPU for it.
+    gpu_fault: bool = False
 
 
 KILLED = "killed"
@@ -104,7 +109,8 @@ class RetryArm:
     trial: bool = False
     retries: str = BLIND
     exclusion: bool = False
-    base: str = BLIND  # what the plain world does
+    # What the plain world does.
+    base: str = BLIND
 
 
 def arms_of(*, dump: bool) -> tuple[RetryArm, ...]:
@@ -127,10 +133,13 @@ def arms_of(*, dump: bool) -> tuple[RetryArm, ...]:
 class GpuTimeAccount:
     """Filled while a world is played."""
 
-    productive: float = 0.0  # of runs that ended well, and of earlier ones that they went on from
-    killed: float = 0.0  # of runs that their users ended
+    # Of runs that ended well, and of earlier ones that they went on from.
+    productive: float = 0.0
+    # Of runs that their users ended.
+    killed: float = 0.0
     wasted: float = 0.0
-    again: float = 0.0  # of `wasted` and `false_stopped`: of runs that were no job's first
+    # Of `wasted` and `false_stopped`: of runs that were no job's first.
+    again: float = 0.0
     trials: float = 0.0
     false_stopped: float = 0.0
     completed: int = 0
@@ -139,12 +148,16 @@ class GpuTimeAccount:
     stopped_by_trial: int = 0
     refused: int = 0
     spared: int = 0
-    replaced: int = 0  # runs of a dump that ended well, in whose place a retry had ended well before
-    waited_in_vain_s: float = 0.0  # that jobs stopped by their pre-run really waited in the queue, all together
+    # Runs of a dump that ended well, in whose place a retry had ended well before.
+    replaced: int = 0
+    # That jobs stopped by their pre-run really waited in the queue, all together.
+    waited_in_vain_s: float = 0.0
     false_stops: int = 0
-    budget_stops: int = 0  # of these, those whose log was read aright: a budget was spent
+    # Of these, those whose log was read aright: a budget was spent.
+    budget_stops: int = 0
     given_up: int = 0
-    unsuccessful: int = 0  # jobs that failed for good, or were stopped, or refused
+    # Jobs that failed for good, or were stopped, or refused.
+    unsuccessful: int = 0
     unsuccessful_gpu_s: float = 0.0
     node_failures: int = 0
     cured: int = 0
@@ -155,9 +168,8 @@ class GpuTimeAccount:
     cured_by: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # by the cause of the first failure
     cost_by_day: dict[int, float] = field(default_factory=lambda: defaultdict(float))  # of submission
     by_category: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    struck: dict[str, int] = field(
-        default_factory=lambda: defaultdict(int)
-    )  # jobs, by the cause of their first failure
+    # Jobs, by the cause of their first failure.
+    struck: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
     @property
     def cost(self) -> float:

@@ -139,7 +139,8 @@ class Job:
     given: AllocationOption
     rooms: tuple[FreeCapacity, ...] = ()
     ladder: tuple[LevelStep, ...] = ()  # above its floor
-    gpus: int = field(init=False)  # on one of its nodes, as what follows
+    # On one of its nodes, as what follows.
+    gpus: int = field(init=False)
     floor_cpus: float = field(init=False)
     floor_mib: float = field(init=False)
 
@@ -173,7 +174,8 @@ def make_assignment_job(number: int, claim: JobDemand, menu: Menu, weight: float
 class Climb:
     """Where jobs of one server, or of all, get to. `cpus` and `mem_mib` are left."""
 
-    worth: float  # of their speeds above the floors
+    # Of their speeds above the floors.
+    worth: float
     levels: dict[int, int]  # by number
     cpus: float
     mem_mib: float

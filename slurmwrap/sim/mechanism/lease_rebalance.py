@@ -20,11 +20,14 @@ from slurmwrap.placement.free_capacity import ROUNDING, FreeCapacity
 from slurmwrap.sim.mechanism.lease_assignment import Climb, Job, climb_levels
 
 SWEEPS = 5
-TRIES = 2  # partners that a server is compared with in a sweep
+# Partners that a server is compared with in a sweep.
+TRIES = 2
 _SAME = 1e-9
 
-_Pair = tuple[str, str, float, float]  # two servers by name, and the worth of each as they were compared
-_Swap = tuple[Job, Job | None]  # from one server to the other, and back
+# Two servers by name, and the worth of each as they were compared.
+_Pair = tuple[str, str, float, float]
+# From one server to the other, and back.
+_Swap = tuple[Job, Job | None]
 
 
 @dataclass(slots=True, kw_only=True)

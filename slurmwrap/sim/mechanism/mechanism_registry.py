@@ -12,8 +12,10 @@ from slurmwrap.sim.mechanism.optimal import allocate_optimal
 from slurmwrap.sim.mechanism.reference_mechanisms import reference_greedy, reference_proportional, reference_tune
 
 MECHANISMS = ("proportional", "greedy", "tune", "graded", "opt")
-FORESEEING = ("srtf", "srsf")  # policies that know how long jobs run
-CRITICAL = 1.75  # chosen on dynamic loads of seeds 3001 to 3200: at 1 some mean JCTs suffer, at 3 few makespans gain
+# Policies that know how long jobs run.
+FORESEEING = ("srtf", "srsf")
+# Chosen on dynamic loads of seeds 3001 to 3200: at 1 some mean JCTs suffer, at 3 few makespans gain.
+CRITICAL = 1.75
 
 
 def mechanism_of(

@@ -37,7 +37,8 @@ _SAME = 1e-9
 class GroupAllocation:
     """What each job of a group may be given: CPUs and MiB per GPU."""
 
-    speed: float  # relative to the proportional share
+    # Relative to the proportional share.
+    speed: float
     cpus: float
     mem_mib: int
     gpus: int  # of the job
@@ -58,7 +59,8 @@ class AllServers:
 
 
 Options = tuple[GroupAllocation, ...]
-Group = tuple[Options, int]  # what each job may be given, how many they are
+# What each job may be given, how many they are.
+Group = tuple[Options, int]
 
 
 def allocate_optimal(claims: Sequence[JobDemand], servers: Sequence[Server]) -> tuple[Allocation, ...]:
@@ -82,7 +84,8 @@ def find_optimum(menus: Sequence[tuple[int, Options]], pool: AllServers) -> dict
     groups: dict[Options, list[int]] = {}
     for number, menu in menus:
         groups.setdefault(menu, []).append(number)
-    alike = sorted(groups)  # so that the order of the jobs does not make another problem of it
+    # So that the order of the jobs does not make another problem of it.
+    alike = sorted(groups)
     counts = best_counts(tuple((menu, len(groups[menu])) for menu in alike), pool)
     given: dict[int, GroupAllocation] = {}
     for menu, of_menu in zip(alike, counts, strict=True):

@@ -16,7 +16,8 @@ from slurmwrap.placement.throughput import find_speed
 # first server that has room for it, on however many servers that is. Consolidated (their "+place"): of the servers that
 # have room for all of it the one with fewest free GPUs; without one, spread over those with fewest free GPUs first.
 # Moving and spreading cost no speed there.
-Seats = tuple[tuple[FreeCapacity, int], ...]  # servers with how many of the job's GPUs; (): no place
+# Servers with how many of the job's GPUs; (): no place.
+Seats = tuple[tuple[FreeCapacity, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

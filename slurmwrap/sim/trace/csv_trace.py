@@ -29,7 +29,8 @@ from slurmwrap.sim.trace.trace_load import describe_width as told_width
 NEEDED = ("submit_s", "duration_s", "gpus")
 KNOWN = (*NEEDED, "cpus", "mem_gb", "user", "status", "model")
 _QUOTES = "put a field with a quote or a comma in quotes, and double the quotes in it"
-_UNIX = 3e8  # a first submission later than this many seconds is a date (1979 and later), not a time since the first
+# A first submission later than this many seconds is a date (1979 and later), not a time since the first.
+_UNIX = 3e8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +71,8 @@ def _read_rows(lines: Iterable[str], name: str) -> Iterator[_Row]:
             raise make_trace_error(name, begin, _explain_error(error), _QUOTES) from None
         if fields is None:
             return
-        if reader.line_num > begin:  # a stray quote would swallow the jobs up to the next one
+        # A stray quote would swallow the jobs up to the next one.
+        if reader.line_num > begin:
             raise make_trace_error(name, begin, "a quote that does not end on its line", _QUOTES)
         if len(fields) > 1 or any(field.strip() for field in fields):
             yield _Row(line=begin, fields=fields)

@@ -40,7 +40,8 @@ def parse_trace(lines: Iterable[str], name: str) -> Load:
     if sacct_dump.is_head(head):
         return sacct_dump.parse_sacct_dump(begun, name)
     if "," in head and head.lstrip()[:1] not in ("{", "["):
-        return csv_trace.parse_csv_trace(begun, name)  # it reports what is missing
+        # It reports what is missing.
+        return csv_trace.parse_csv_trace(begun, name)
     raise _make_unknown_format_error(name, number, head)
 
 
@@ -72,7 +73,8 @@ def check_fits(jobs: Sequence[SimJob], servers: Sequence[Server], *, name: str) 
     )
 
 
-_Most = dict[str, Sequence[int]]  # what the n largest servers have together, at n; at 0 nothing
+# What the n largest servers have together, at n; at 0 nothing.
+_Most = dict[str, Sequence[int]]
 
 
 def _find_most(servers: Sequence[Server]) -> _Most:
@@ -117,7 +119,8 @@ def _open_trace(path: Path) -> Iterator[IO[bytes]]:
         try:
             yield _unpack_stream(stream)
         finally:
-            stream.detach()  # else standard input is closed with it
+            # Else standard input is closed with it.
+            stream.detach()
     else:
         if "\0" in str(path):
             raise OSError("no path holds a NUL")

@@ -33,7 +33,8 @@ _NEEDED = (("jobid", "jobidraw"), ("submit",), ("start",), ("end", "elapsedraw",
 _RESOURCES = ("alloctres", "reqtres", "allocgres", "reqgres")
 _NAMES = {name.lower(): name for name in (*FIELDS, "JobIDRaw", "Elapsed", "AllocGRES", "ReqGRES")}
 _SLURMS = frozenset((*_NAMES, "account", "jobidraw", "cluster", "ncpus", "exitcode", "qos", "uid", "dbindex", "sluid"))
-_BEARABLE = 0.01  # of the lines may be unreadable
+# Of the lines may be unreadable.
+_BEARABLE = 0.01
 
 
 @dataclass(slots=True, kw_only=True)
@@ -126,7 +127,8 @@ def _select_distinct(runs: Iterable[SacctRun], tally: _Tally) -> list[SacctRun]:
     """Each run once: where dumps overlap, the row that knows its end."""
     found: dict[tuple[str, str, float, float], SacctRun] = {}
     for run in runs:
-        key = (run.cluster, run.job, run.times.submit, run.times.start)  # a job that was resized has several starts
+        # A job that was resized has several starts.
+        key = (run.cluster, run.job, run.times.submit, run.times.start)
         tally.twice += key in found
         if key not in found or found[key].times.end is None:
             found[key] = run
@@ -137,7 +139,8 @@ def _make_load(runs: Sequence[SacctRun], tally: _Tally, name: str) -> Load:
     if not any(run.gpus for run in runs):
         raise _without_gpus(runs, tally, name)
     epoch = min(run.times.submit for run in runs)
-    until = max(max(run.times.start, run.times.end or 0.0) for run in runs)  # the dump is no older than that
+    # The dump is no older than that.
+    until = max(max(run.times.start, run.times.end or 0.0) for run in runs)
     held, other = [run for run in runs if run.gpus], [run for run in runs if not run.gpus]
     return Load(
         jobs=tuple(_make_job(number, run, epoch, until) for number, run in enumerate(held)),

@@ -33,7 +33,8 @@ from slurmwrap.sim.trace.trace_load import (
 )
 
 TIMES = ("submit", "eligible", "start", "end")
-READ = frozenset(  # columns of Slurm's own words that become part of a Run
+# Columns of Slurm's own words that become part of a Run.
+READ = frozenset(
     (
         *("jobid", "jobidraw", "cluster", "user", "uid", "partition", "state", "exitcode", *TIMES, "elapsedraw"),
         *("elapsed", "timelimitraw", "timelimit", "reqtres", "alloctres", "allocgres", "reqgres", "reqmem", "nodelist"),
@@ -47,7 +48,8 @@ _FREE = frozenset(
     )
 )
 _JOB = re.compile(r"\d{1,10}(?:[_+](?:\d{1,10}|\[[^\]]*\]))?(?:\.[\w+-]+)?", re.ASCII)
-_FORMS = {  # of the columns that hold no text of users', next to times
+# Of the columns that hold no text of users', next to times.
+_FORMS = {
     "jobid": _JOB,
     "jobidraw": _JOB,
     "state": re.compile(r"(?:[A-Z][A-Z_+]+(?: by \d+)?)?", re.ASCII),
@@ -57,7 +59,8 @@ _FORMS = {  # of the columns that hold no text of users', next to times
 }
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*")
 _PARSABLE = "call sacct with -P (--parsable2)"
-_LINES = 64  # that one row may be cut into
+# That one row may be cut into.
+_LINES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +72,8 @@ class Head:
     delimiter: str
     places: dict[str, int]
     width: int  # fields of a row
-    closed: bool  # rows end with a delimiter (--parsable), so that the last field is empty
+    # Rows end with a delimiter (--parsable), so that the last field is empty.
+    closed: bool
 
     def free(self) -> tuple[int, ...]:
         """Columns that hold what users wrote."""

@@ -64,7 +64,8 @@ def generate_load(
         now = round(number * _APART_S, 3) if kind == STATIC else now + _gap_s(stream, rate)
         length_s = log_s[number] if log_s else _length_s(stream, run_times)
         gpus = 1 if gpu_demand == SINGLE else _draw_gpus(stream)
-        stream.randint(0, 9)  # they draw a model, and do not use it
+        # They draw a model, and do not use it.
+        stream.randint(0, 9)
         model = next(models)
         work_s = int(length_s / ITERATION_S[model]) * ITERATION_S[model]
         made.append(SimJob(number=number, job=str(number), submit_s=now, work_s=work_s, gpus=gpus, model=model))
@@ -76,7 +77,8 @@ def _parse_parts(split: Mapping[str, float] | Sequence[float]) -> dict[str, floa
     if set(parts) - set(TASKS) or not all(part >= 0 for part in parts.values()) or not sum(parts.values()) > 0:
         raise ValueError(f"the parts of {', '.join(TASKS)} must be 0 or more, and not all 0")
     total = sum(parts.values())
-    whole = 1.0 if isclose(total, 1.0) else total  # per cent will do; parts of 1 stay what they are to the last bit
+    # Per cent will do; parts of 1 stay what they are to the last bit.
+    whole = 1.0 if isclose(total, 1.0) else total
     return {task: parts[task] / whole for task in TASKS if parts.get(task)}
 
 

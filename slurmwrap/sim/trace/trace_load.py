@@ -14,7 +14,8 @@ from slurmwrap.sim.sim_job import SimJob
 class Actual:
     """What really became of one job of a dump. Seconds as in SimJob."""
 
-    submit_s: float  # as submitted; SimJob.submit_s is when it became eligible
+    # As submitted; SimJob.submit_s is when it became eligible.
+    submit_s: float
     start_s: float
     end_s: float | None  # None: it was still running
     nodes: int | None  # how many it was given
@@ -31,18 +32,23 @@ class Load:
     """
 
     jobs: tuple[SimJob, ...]
-    actual: tuple[Actual, ...] = ()  # one per job, in the same order; (): a trace, where no one knows
+    # One per job, in the same order; (): a trace, where no one knows.
+    actual: tuple[Actual, ...] = ()
     cpu_jobs: tuple[SimJob, ...] = ()
     cpu_actual: tuple[Actual, ...] = ()
-    epoch: float | None = None  # Unix seconds of the clock's 0; of local times without a zone: as if they were UTC
-    remarks: tuple[str, ...] = ()  # what was left out or fixed, and how often; for people
+    # Unix seconds of the clock's 0; of local times without a zone: as if they were UTC.
+    epoch: float | None = None
+    # What was left out or fixed, and how often; for people.
+    remarks: tuple[str, ...] = ()
 
 
 # What the readers of traces share: how much they take, and how they show what they found.
 LINE_CAP = 1 << 20  # characters of a line
 JOB_CAP = 5_000_000
-MOST_SECONDS = 1e10  # 317 years: more is milliseconds
-MOST_COUNT = 10_000_000  # GPUs, CPUs or nodes of one job
+# 317 years: more is milliseconds
+MOST_SECONDS = 1e10
+# GPUs, CPUs or nodes of one job.
+MOST_COUNT = 10_000_000
 MOST_MIB = 1 << 50
 NAME_CAP = 250
 _SHOWN = 40

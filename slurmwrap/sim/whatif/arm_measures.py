@@ -21,16 +21,21 @@ from slurmwrap.sim.whatif.whatif_study import DelayFit, Delays, DelaySpread, Loc
 
 CLASSES = ((1, 1, "1 GPU"), (2, 4, "2–4 GPUs"), (5, 8, "5–8 GPUs"), (9, 10**9, "more than 8 GPUs"))
 ALL = "all"
-PARTS = 120  # of the window, for the utilisation over time
-_POINTS, _LEAST_S, _MOST_S = 73, 10.0, 30 * 86400.0  # shorter delays are Slurm's own pace
+# Of the window, for the utilisation over time.
+PARTS = 120
+# Shorter delays are Slurm's own pace.
+_POINTS, _LEAST_S, _MOST_S = 73, 10.0, 30 * 86400.0
 GRID_S = tuple(exp(log(_LEAST_S) + i * log(_MOST_S / _LEAST_S) / (_POINTS - 1)) for i in range(_POINTS))
 
 # Of the model of plain Slurm against what happened: (largest gap of the distributions, ratio of the mean delays).
 CLOSE, FAIR = (0.1, 1.25), (0.25, 2.0)
-LEAST_DAYS = 7  # of submissions, for an interval: fewer days show too little of how much they differ
+# Of submissions, for an interval: fewer days show too little of how much they differ.
+LEAST_DAYS = 7
 _RESAMPLES, _SEED, _DAY_S = 2000, 20201104, 86400.0
-FEW = 20  # jobs of a class: fewer say nothing of how well it fits
-_SLACK_S = 60.0  # means that differ by less are the same: Slurm itself looks at its queue every 30 to 60 s
+# Jobs of a class: fewer say nothing of how well it fits.
+FEW = 20
+# Means that differ by less are the same: Slurm itself looks at its queue every 30 to 60 s.
+_SLACK_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,8 +168,10 @@ def busy_of(spans: Iterable[Span], gpus: int, window: tuple[float, float], parts
     """The share of `gpus` that was held in each of `parts` equal parts of the window. O(spans + parts)."""
     since, until = window
     width = max(1e-9, (until - since) / parts)
-    held = [0.0] * parts  # GPU-seconds of the spans' first and last parts
-    steady = [0.0] * (parts + 1)  # change of the GPUs held throughout, at the beginning of each part
+    # GPU-seconds of the spans' first and last parts.
+    held = [0.0] * parts
+    # Change of the GPUs held throughout, at the beginning of each part.
+    steady = [0.0] * (parts + 1)
     for span in spans:
         low, high = max(span.began_s, since) - since, min(span.ended_s, until) - since
         if high <= low:

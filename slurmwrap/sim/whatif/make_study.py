@@ -109,7 +109,8 @@ def _format_verb(count: int) -> str:
 # the ones that were still there: a selection of long and late jobs, whose delays must not count. They do hold nodes,
 # so they are replayed: a job that ran when the window began starts when it really did, one that waited enters at the
 # beginning.
-_TOO_FEW = 0.5  # of the jobs: a window that leaves out more is none
+# Of the jobs: a window that leaves out more is none.
+_TOO_FEW = 0.5
 
 
 def begin_of(load: Load) -> float:
@@ -199,7 +200,8 @@ def anonymize_users(jobs: Sequence[SimJob]) -> tuple[SimJob, ...]:
 
 # (what is being done, jobs done, of so many)
 Progress = Callable[[str, int, int], None]
-FEW_JOBS, SEEDS, FEWER_SEEDS = 20_000, 10, 5  # of the failures: a larger dump shows as much with fewer seeds
+# Of the failures: a larger dump shows as much with fewer seeds.
+FEW_JOBS, SEEDS, FEWER_SEEDS = 20_000, 10, 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,8 @@ _AXIS = (
     (10, "10 s"), (60, "1 min"), (600, "10 min"), (3600, "1 h"), (6 * 3600, "6 h"), (86400, "1 d"),
     (7 * 86400, "7 d"), (30 * 86400, "30 d"),
 )  # fmt: skip
-_LABELS_APART = 34.0  # or the labels of the axis touch
+# Or the labels of the axis touch.
+_LABELS_APART = 34.0
 _DAYS = (1, 2, 5, 7, 14, 28)
 
 
@@ -35,7 +36,8 @@ class Tick:
 class ChartLine:
     arm: str
     path: str  # of SVG's attribute d
-    area: str = ""  # the same, closed down to the axis; "": not filled
+    # The same, closed down to the axis; "": not filled.
+    area: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +45,8 @@ class Lines:
     """A chart of lines. The plot's corners are (left, top) and (right, bottom)."""
 
     title: str
-    meaning: str  # for who does not see it
+    # For who does not see it.
+    meaning: str
     width: float
     height: float
     left: float
@@ -52,7 +55,8 @@ class Lines:
     bottom: float
     xs: tuple[Tick, ...]
     ys: tuple[Tick, ...]
-    lines: tuple[ChartLine, ...]  # what is drawn later lies above
+    # What is drawn later lies above.
+    lines: tuple[ChartLine, ...]
     note: str = ""
 
 

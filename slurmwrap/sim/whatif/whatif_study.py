@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from slurmwrap.sim.failures.study_result import FailureStudy, Interval
 
-REAL, PLAIN, OURS = "real", "slurm", "slurmwrap"  # the arms, in the order in which they are shown
+# The arms, in the order in which they are shown.
+REAL, PLAIN, OURS = "real", "slurm", "slurmwrap"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +19,8 @@ class Window:
 
     since: float
     until: float
-    guessed: bool  # no one said where it begins
+    # No one said where it begins.
+    guessed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +38,8 @@ class Shape:
     """The cluster that was replayed on."""
 
     kinds: tuple[NodeClass, ...]  # the most GPUs first
-    source: str  # "nodes": scontrol's list · "options": said by hand · "dump": guessed from what jobs held
+    # "nodes": scontrol's list · "options": said by hand · "dump": guessed from what jobs held
+    source: str
 
     @property
     def nodes(self) -> int:
@@ -61,7 +64,8 @@ class DelaySpread:
 class Delays:
     """Of one class of jobs in one arm. `within`: the share of jobs that waited no longer than each of `GRID_S`."""
 
-    label: str  # "1 GPU", "2–4 GPUs", …
+    # "1 GPU", "2–4 GPUs", …
+    label: str
     jobs: int
     queueing: DelaySpread
     jct: DelaySpread
@@ -89,7 +93,8 @@ class StudyWorld:
     classes: tuple[Delays, ...]
     locality: tuple[Locality, ...]
     gpu_utilisation: float  # over the window
-    busy: tuple[float, ...]  # share of the GPUs held, in each of the equal parts of the window
+    # Share of the GPUs held, in each of the equal parts of the window.
+    busy: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +116,8 @@ class Trust:
 
     word: str  # "close", "fair", "far"
     gap: float
-    worst: DelayFit | None  # the class of GPUs that fits worst; None: there are too few jobs of each
+    # The class of GPUs that fits worst; None: there are too few jobs of each.
+    worst: DelayFit | None
     mean_real_s: float
     mean_model_s: float
     utilisation_real: float
@@ -130,9 +136,11 @@ class Lost:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserLoss:
     user: str
-    runs: int  # of theirs that ended without a result
+    # Of theirs that ended without a result.
+    runs: int
     gpu_hours: float
-    share: float  # of all GPU-hours that the user held
+    # Of all GPU-hours that the user held.
+    share: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,8 +173,10 @@ class Study:
     jct_change_s: Interval | None  # the same of the JCT. None: the window has too few days for an interval
     trust: Trust
     waste: Waste
-    failures: FailureStudy  # what slurmwrap would have made of the dump's own failures
-    remarks: tuple[str, ...] = field(default=())  # what was guessed or left out, in words
+    # What slurmwrap would have made of the dump's own failures.
+    failures: FailureStudy
+    # What was guessed or left out, in words.
+    remarks: tuple[str, ...] = field(default=())
 
     def arm(self, name: str) -> StudyWorld:
         return next(arm for arm in self.arms if arm.name == name)

@@ -17,7 +17,8 @@ from slurmwrap.slurm.pyslurm.worker_client import Link, SlurmRefused, Unsupporte
 from slurmwrap.slurm.scontrol_parser import parse_release
 
 PROVEN = frozenset({(22, 5), (24, 11)})  # where tests/slurm/test_contract.py has run
-_PROBE_S = 5.0  # it takes 0.1 s; without slurm.conf libslurm would try for 60 s and then end the process
+# It takes 0.1 s; without slurm.conf libslurm would try for 60 s and then end the process.
+_PROBE_S = 5.0
 
 
 def find_installed_version() -> str:
@@ -31,7 +32,8 @@ def find_installed_version() -> str:
 def read_commands_release(environ: Mapping[str, str]) -> str:
     """What sinfo says of itself, "22.05.8"; "" where it cannot. It asks no controller, and yet wants a slurm.conf."""
     if not has_readable_conf(environ):
-        return ""  # it would try for 60 s
+        # It would try for 60 s.
+        return ""
     said = run(["sinfo", "--version"], timeout_s=_PROBE_S, environ=environ).stdout.decode("utf-8", "replace")
     return said.split()[-1] if said.split() else ""
 

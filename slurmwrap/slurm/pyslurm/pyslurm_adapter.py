@@ -37,7 +37,8 @@ def node_from_worker(told: Told) -> Node:
     cpus, busy = told["effective_cpus"] or told["total_cpus"], told["allocated_cpus"]
     state, flags = parse_state(told["state"])
     if state in ("IDLE", "ALLOCATED") and 0 < busy < cpus:
-        state = "MIXED"  # as scontrol says it; PySlurm asks without SHOW_MIXED
+        # As scontrol says it; PySlurm asks without SHOW_MIXED.
+        state = "MIXED"
     gpus, gpu_type, gpu_sockets = parse_gres(told["gres"])
     gpus_used, gpus_used_at = parse_gres_used(told["gres_used"])
     return Node(
@@ -148,7 +149,8 @@ class SlurmByPySlurm:
             return self._commands.sbatch(call)
         except SlurmRefused as error:
             return _make_refusal(error)
-        except WorkerTimeout as error:  # no one knows: not again, by sbatch neither
+        except WorkerTimeout as error:
+            # No one knows: not again, by sbatch neither.
             return SbatchResult(exit_code=1, stdout="", stderr=f"{error}\n", job_id=None, timed_out=True)
         plain = any(word == "--parsable" for word in call.options)
         stdout = f"{job_id}\n" if plain else f"Submitted batch job {job_id}\n"
@@ -207,7 +209,8 @@ class SlurmByPySlurm:
                 release=None,
             )
         except (SlurmwrapError, OSError) as error:
-            return str(error)  # sbatch says it in its own words
+            # sbatch says it in its own words
+            return str(error)
         return make_submission_request(request, call.environ, _list_added_variables(cwd))
 
     def _report_once(self, what: str, error: Exception) -> None:

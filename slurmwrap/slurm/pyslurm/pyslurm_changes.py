@@ -13,7 +13,8 @@ from typing import Any
 from slurmwrap.model.action import SlurmAction, Verb
 from slurmwrap.sbatch.request import JobRequest
 
-Request = tuple[str, dict[str, Any]]  # a task of worker.py and its arguments
+# A task of worker.py and its arguments.
+Request = tuple[str, dict[str, Any]]
 Unable = str  # why not
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -31,15 +32,18 @@ _VERBS = {
     Verb.HOLD: "hold",
     Verb.RELEASE: "release",
 }
-_KEYS: Mapping[str, tuple[str, re.Pattern[str]]] = {  # of scontrol update → PySlurm's name, and what it takes
+# Of scontrol update → PySlurm's name, and what it takes.
+_KEYS: Mapping[str, tuple[str, re.Pattern[str]]] = {
     "Comment": ("comment", _TEXT),
     "ExcNodeList": ("excluded_nodes", _NODES),
     "ReqNodeList": ("required_nodes", _NODES),
-    "MinMemoryNode": ("memory_per_node", _NUMBER),  # of MiB: scontrol takes no unit
+    # Of MiB: scontrol takes no unit.
+    "MinMemoryNode": ("memory_per_node", _NUMBER),
     "MinMemoryCPU": ("memory_per_cpu", _NUMBER),
     "TimeLimit": ("time_limit", _TIME),
 }
-_OPTIONS: Mapping[str, tuple[str, re.Pattern[str]]] = {  # of sbatch → the same
+# Of sbatch → the same.
+_OPTIONS: Mapping[str, tuple[str, re.Pattern[str]]] = {
     "account": ("account", _WORD),
     "comment": ("comment", _TEXT),
     "constraint": ("constraints", _WORD),
@@ -82,7 +86,8 @@ def change_of(action: SlurmAction, also: Sequence[SlurmAction] = ()) -> Request 
     if action.verb in _VERBS:
         return "change", {**job, "verb": _VERBS[action.verb]}
     if action.verb is not Verb.UPDATE_JOB:
-        return "a job is cancelled by scancel"  # Slurm's old call says nothing of a job that has ended
+        # Slurm's old call says nothing of a job that has ended.
+        return "a job is cancelled by scancel"
     for one in (action, *also):
         name, takes = _KEYS.get(one.key, ("", _TEXT))
         value = _CONTROL.sub(" ", one.value)

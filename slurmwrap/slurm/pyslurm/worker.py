@@ -38,7 +38,8 @@ def list_nodes(pyslurm: Any) -> list[dict[str, Any]]:
     """
     if not hasattr(pyslurm, "node"):
         raise NotImplementedError("this PySlurm does not tell the sockets of GPUs")
-    told = pyslurm.Nodes.load().values()  # first: with an unreachable controller the older one raises no RPCError
+    # First: with an unreachable controller the older one raises no RPCError.
+    told = pyslurm.Nodes.load().values()
     gres = pyslurm.node().get()
     if len(gres) != len(told):
         raise LookupError("nodes came or went between two questions")
@@ -59,7 +60,8 @@ def submit(pyslurm: Any, script: str, job: Mapping[str, Any]) -> int:
     with os.fdopen(os.memfd_create("script"), "w", encoding="utf-8", newline="") as file:
         file.write(script)
         file.flush()
-        path = f"/proc/self/fd/{file.fileno()}"  # its content given as it is would be taken for a file's name first
+        # Its content given as it is would be taken for a file's name first.
+        path = f"/proc/self/fd/{file.fileno()}"
         return int(pyslurm.JobSubmitDescription(**{"script": path, **job}).submit())
 
 
@@ -94,7 +96,8 @@ def main() -> None:
     """Serves until standard input ends, which it does when anyone who started us is gone."""
     with os.fdopen(os.dup(1), "w", encoding="ascii") as answers:
         said = os.memfd_create("said")
-        os.dup2(said, 1)  # whatever prints: only answers may go to where answers are read
+        # Whatever prints: only answers may go to where answers are read.
+        os.dup2(said, 1)
         os.dup2(said, 2)
         import pyslurm
 
@@ -109,7 +112,8 @@ def _answer_request(pyslurm: Any, request: Mapping[str, Any]) -> dict[str, Any]:
         return {"ok": _TASKS[request["task"]](pyslurm, **request["with"])}
     except pyslurm.RPCError as error:
         return {"refused": str(error.msg or error), "errno": error.errno}
-    except Exception as error:  # PySlurm's own, before it asked Slurm: only an RPCError is raised behind that
+    except Exception as error:
+        # PySlurm's own, before it asked Slurm: only an RPCError is raised behind that.
         return {"unfit": f"{type(error).__name__}: {error}"}
 
 

@@ -41,7 +41,8 @@ class Link:
         argv = [sys.executable, "-P", str(_WORKER)]
         self._program = LineProgram(argv, {**environ, "LC_ALL": "C", "PYTHONDONTWRITEBYTECODE": "1"})
         self._timeout_s = timeout_s
-        self.broken = ""  # why nothing is asked any more
+        # Why nothing is asked any more.
+        self.broken = ""
 
     def ask(self, task: str, given: Mapping[str, Any] | None = None, *, timeout_s: float | None = None) -> Any:
         """The answer. Raises Unfit, Refused or Silent."""
