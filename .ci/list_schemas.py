@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 import types
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any, get_args, get_origin
+
+from field_comments import read_field_comments
 
 from slurmwrap.cli.list_options import SCHEMA
 from slurmwrap.cli.spool import SpoolFiles
@@ -33,7 +34,6 @@ from slurmwrap.store.queries import Sums
 
 FOLDER = Path(__file__).parent.parent / "docs" / "schemas"
 _PLAIN = {int: "integer", float: "number", str: "string", bool: "boolean", types.NoneType: "null"}
-_COMMENT = re.compile(r"^    (\w+): .*?#\s*(.+?)\s*$", re.MULTILINE)
 _TEXT, _WHOLE, _NUMBER, _FLAG = ({"type": kind} for kind in ("string", "integer", "number", "boolean"))
 Known = dict[str, Any]
 
@@ -48,7 +48,7 @@ def record(kind: type[Any], known: Known, *, without: tuple[str, ...] = ()) -> d
     name = kind.__name__
     if name not in known:
         known[name] = {}  # before its fields: a record may hold its own kind
-        said = dict(_COMMENT.findall(inspect.getsource(kind)))
+        said = read_field_comments(kind)
         properties = {
             one.name: _type(_resolve_type(one, kind.__module__), known)
             | ({"description": said[one.name]} if one.name in said else {})

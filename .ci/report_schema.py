@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 import types
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
+
+from field_comments import read_field_comments
 
 from slurmwrap.report.night_report import NightReport
 from slurmwrap.report.report_formats import SCHEMA
 
 PAGE = Path(__file__).parent.parent / "docs" / "schemas" / "report.schema.json"
 _PLAIN = {int: "integer", float: "number", str: "string", bool: "boolean", types.NoneType: "null"}
-_COMMENT = re.compile(r"^    (\w+): .*?#\s*(.+?)\s*$", re.MULTILINE)
 
 
 def schema() -> dict[str, Any]:
@@ -50,7 +50,7 @@ def _verdict() -> dict[str, Any]:
 
 
 def _record(kind: type[Any], known: dict[str, Any]) -> dict[str, Any]:
-    said = dict(_COMMENT.findall(inspect.getsource(kind)))
+    said = read_field_comments(kind)
     hints = get_type_hints(kind)
     properties = {
         field.name: _type(hints[field.name], known) | ({"description": said[field.name]} if field.name in said else {})
