@@ -332,7 +332,10 @@ def run_mutation(tree: Path, mutation: Mutation, tests: list[str], log: Path) ->
     finally:
         file.write_bytes(text)
     if code not in (0, 1, 2, 3):
-        raise RuntimeError(f"pytest could not run its tests (exit code {code}): {log}")
+        # With the mutation the suite may not even be imported. Then its tests are still listed without it.
+        listing = [*argv[:3], "--collect-only", "-q", "-p", "no:cacheprovider", f"@{names}"]
+        if subprocess.run(listing, cwd=tree, env=environment, capture_output=True, check=False).returncode:
+            raise RuntimeError(f"pytest could not run its tests (exit code {code}): {log}")
     return "not detected" if code == 0 else "detected"
 
 
