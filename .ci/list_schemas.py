@@ -18,9 +18,9 @@ from typing import Any, get_args, get_origin
 
 from field_comments import read_field_comments
 
-from slurmwrap.cli.list_options import SCHEMA
 from slurmwrap.cli.spool import SpoolFiles
 from slurmwrap.fast_dataclasses import fields, is_dataclass
+from slurmwrap.json_output import SCHEMA
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.model.run import Incident, JobRun, PrerunRecord
 from slurmwrap.policy.node_history import Repair
@@ -215,6 +215,9 @@ def schemas() -> dict[str, dict[str, Any]]:
     pages["incident"] = _page("incident", "incidents show", {**_incident(known), "runs": runs}, known)
     known = {}
     pages["spool"] = _list("spool", "spool list", record(SpoolFiles, known), known)
+    error = {"error": {**_TEXT, "description": "The class in slurmwrap/errors.py; UsageError: a wrong command line."},
+             "message": _TEXT, "hint": {**_TEXT, "description": "The way out."}, "exit_code": _WHOLE}  # fmt: skip
+    pages["error"] = {**_page("error", "", error, {}), "title": "an error of any command with --json"}
     pages["submission"] = {**_page("submission", "", _SUBMISSION, {}), "title": "gsub --json"}
     return pages
 

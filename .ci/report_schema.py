@@ -16,8 +16,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from field_comments import read_field_comments
 
+from slurmwrap.json_output import SCHEMA
 from slurmwrap.report.night_report import NightReport
-from slurmwrap.report.report_formats import SCHEMA
 
 PAGE = Path(__file__).parent.parent / "docs" / "schemas" / "report.schema.json"
 _PLAIN = {int: "integer", float: "number", str: "string", bool: "boolean", types.NoneType: "null"}
@@ -28,6 +28,7 @@ def schema() -> dict[str, Any]:
     known: dict[str, Any] = {}
     body = _record(NightReport, known)
     head = {
+        "kind": {"const": "slurmwrap.report"},
         "schema": {"const": SCHEMA, "description": "Grows when a field changes its meaning or goes away."},
         "made_by": {"type": "string", "description": "Program and version."},
         "verdict": _verdict(),

@@ -12,11 +12,26 @@ from slurmwrap.fast_dataclasses import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
     from typing import TextIO
 
 _FAULTS_KEPT = 20
+COLOUR_MODES = ("auto", "always", "never")
+_colour_mode = ["auto"]
 STYLES = {"bold": "1", "red": "31", "green": "32", "yellow": "33", "dim": "2"}
+
+
+def set_colour_mode(mode: str) -> None:
+    """Apply --color: one of COLOUR_MODES, for all output of this process."""
+    _colour_mode[0] = mode
+
+
+def is_colour_wanted(stream: TextIO, environ: Mapping[str, str]) -> bool:
+    """Whether styles may be written to `stream`. By itself: on a terminal, unless NO_COLOR is set or TERM=dumb."""
+    if _colour_mode[0] != "auto":
+        return _colour_mode[0] == "always"
+    return stream.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +45,8 @@ class Console:
 
     @classmethod
     def of_terminal(cls, program: str) -> Console:
-        """stderr as it is; NO_COLOR and TERM=dumb are respected."""
-        tty = sys.stderr.isatty()
-        plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
-        return cls(program, sys.stderr, tty, tty and not plain)
+        """Return a console on stderr, with colour where it is wanted."""
+        return cls(program, sys.stderr, sys.stderr.isatty(), is_colour_wanted(sys.stderr, os.environ))
 
     def hushed(self) -> Console:
         """One that no one hears."""

@@ -1,7 +1,7 @@
 """The one tree of errors. Each says what is wrong, names the culprit, and carries the way out.
 
     SlurmwrapError            1
-    ├─ UsageError           255   a flag or #GSUB line we cannot take (sbatch's own code for a bad option)
+    ├─ UsageError           255   a wrong option, argument or #GSUB line: sbatch's code; `slurmwrap` ends with 2
     │  └─ UnknownOption     255   an option of no program that we know: a site plugin's, or sbatch refuses it
     ├─ ConfigError           78   a configuration file or key
     │  └─ WrongKey           78   one key of it: unknown, or with a value that it cannot have

@@ -16,6 +16,7 @@ from slurmwrap.diagnosis.classifier import make_classifier
 from slurmwrap.diagnosis.evaluate import ClassifierScore, label_of, make_evidence, score
 from slurmwrap.errors import UsageError
 from slurmwrap.escape import visible
+from slurmwrap.json_output import format_json_document, format_json_line
 from slurmwrap.model.evidence import Citation, Diagnosis, Evidence, KernelLine, LogTail
 
 if TYPE_CHECKING:
@@ -58,9 +59,7 @@ def classify_command(
     classify = make_classifier(site)
     if jsonl is not None:
         for place, row in _read_rows(jsonl):
-            typer.echo(
-                json.dumps({"id": row.get("id", ""), **_diagnosis_to_json_dict(classify(_make_evidence(place, row)))})
-            )
+            typer.echo(_format_answer(row.get("id", ""), classify(_make_evidence(place, row))))
     elif not files:
         raise UsageError("classify needs a FILE, or --jsonl FILE", hint="slurmwrap classify --help")
     elif score_files:
@@ -78,7 +77,9 @@ def classify_command(
             kernel=_read_kernel_lines(kernel),
         )
         found = classify(evidence)
-        typer.echo(json.dumps(_diagnosis_to_json_dict(found)) if as_json else _format_diagnosis(found))
+        typer.echo(
+            format_json_document("diagnosis", _diagnosis_to_json_dict(found)) if as_json else _format_diagnosis(found)
+        )
 
 
 def _parse_exit_code(text: str) -> tuple[int | None, int | None]:
@@ -107,6 +108,10 @@ def _score_files(files: list[Path], classify: Classify) -> ClassifierScore:
         rows.append(row)
         answers.append(classify(_make_evidence(place, row)))
     return score(rows, answers)
+
+
+def _format_answer(row_id: object, found: Diagnosis) -> str:
+    return format_json_line("diagnosis", {"id": row_id, **_diagnosis_to_json_dict(found)})
 
 
 def _diagnosis_to_json_dict(found: Diagnosis) -> dict[str, Any]:

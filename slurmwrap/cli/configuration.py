@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -22,6 +21,7 @@ from slurmwrap.config.key_origins import KeySetting, find_unknown_variables, lis
 from slurmwrap.config.suggest_key import suggest_key
 from slurmwrap.errors import ConfigError, UsageError
 from slurmwrap.escape import harmless
+from slurmwrap.json_output import format_json_document
 from slurmwrap.report.job_report.job_report_text import Paint
 
 app = typer.Typer(help="The configuration: what holds and why, a template, a check.", no_args_is_help=True)
@@ -51,7 +51,11 @@ def show(what: _What = "", as_json: _Json = False, changed: _Changed = False) ->
         chosen = [one for one in chosen if one.changed]
     notes = [*find_unknown_variables(os.environ), *find_remarks(config)]
     if as_json:
-        typer.echo(json.dumps({"settings": [_setting_to_json_dict(one) for one in chosen], "remarks": notes}, indent=2))
+        typer.echo(
+            format_json_document(
+                "config", {"settings": [_setting_to_json_dict(one) for one in chosen], "remarks": notes}
+            )
+        )
         return
     paint = terminal.painter()
     if len(chosen) == 1 and what == chosen[0].key.name:

@@ -22,6 +22,7 @@ from slurmwrap.config import Config, Retention, load
 from slurmwrap.console import Console
 from slurmwrap.errors import SlurmwrapError, StoreError, UsageError
 from slurmwrap.fast_dataclasses import replace
+from slurmwrap.json_output import format_json_document
 from slurmwrap.report import text_format
 from slurmwrap.resources import shipped
 from slurmwrap.store import db_maintenance, retention
@@ -102,7 +103,7 @@ def check(
       slurmwrap db check /var/backups/slurmwrap/site-20261121-030000.db
     """
     found = db_maintenance.check(_find_database(file_)[0], thorough=not quick)
-    typer.echo(json.dumps(to_json_dict(found), indent=2) if as_json else _format_health(found))
+    typer.echo(format_json_document("db_check", to_json_dict(found)) if as_json else _format_health(found))
     if found.faults:
         raise typer.Exit(1)
 
@@ -154,7 +155,9 @@ def prune(
         found = retention.prune(place, kept, now, window_d=window, short_digests=site)
         freed = retention.vacuum(place) if vacuum else 0
     if as_json:
-        typer.echo(json.dumps({**to_json_dict(found), "vacuum_freed_bytes": freed, "dry_run": dry_run}, indent=2))
+        typer.echo(
+            format_json_document("db_prune", {**to_json_dict(found), "vacuum_freed_bytes": freed, "dry_run": dry_run})
+        )
         return
     typer.echo(_format_pruned(found, retention.compute_cutoffs(kept, now, window_d=window), dry_run))
     if vacuum and not dry_run:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -16,6 +15,7 @@ from slurmwrap.console import Console
 from slurmwrap.errors import SlurmwrapError
 from slurmwrap.install.install_output import make_lines_harmless, print_test_results
 from slurmwrap.install.manifest import FILE
+from slurmwrap.json_output import format_json_document
 
 ROOT = Path("/")
 Edit = Annotated[
@@ -117,7 +117,7 @@ def plan(
     where, made, names = _plan_installation(locals())
     steps = workflow.steps_of(made, where, names, by_hand=nodes == workflow.NONE, test=where.system.alive)
     if as_json:
-        typer.echo(json.dumps(install_output.plan_json(made, steps), indent=2))
+        typer.echo(format_json_document("hooks_plan", install_output.plan_json(made, steps)))
     else:
         typer.echo(make_lines_harmless(install_output.plan_text(made, steps, terminal.painter())))
     sys.exit(1 if made.conflicts else 0)
@@ -275,7 +275,7 @@ def check(
     worst = max((one.state for one in held), key=rank.index)
     told = install_output.check_json(held, worst)
     typer.echo(
-        json.dumps(told, indent=2)
+        format_json_document("hooks_check", told)
         if as_json
         else make_lines_harmless(install_output.check_text(held, terminal.painter()))
     )
@@ -343,7 +343,7 @@ def watchdog(as_json: Json = False) -> None:
     from slurmwrap.cli.hooks_watchdog import watch_over
 
     late, text = watch_over(time.time(), Console.of_terminal("slurmwrap"))
-    typer.echo(json.dumps({"late": late}, indent=2) if as_json else text)
+    typer.echo(format_json_document("watchdog", {"late": late}) if as_json else text)
     sys.exit(2 if late else 0)
 
 

@@ -16,6 +16,7 @@ from slurmwrap.cli.record_access import RecordSource, place_of
 from slurmwrap.config import load
 from slurmwrap.errors import RefusedError, UsageError
 from slurmwrap.fast_dataclasses import replace
+from slurmwrap.json_output import format_json_document
 from slurmwrap.model.hostlist import fold
 from slurmwrap.model.run import Incident, JobRun
 from slurmwrap.policy.run_filter import RunFilter
@@ -79,7 +80,7 @@ def show(which: Which, as_json: list_options.AsJson = False) -> None:
         runs = queries.find_runs_of_incident(database, one.incident_id)
     if as_json:
         typer.echo(
-            list_options.format_json_document(
+            format_json_document(
                 "incident", {**_incident_to_json_dict(one), "runs": [to_json_dict(run) for run in runs]}
             )
         )

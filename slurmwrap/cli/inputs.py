@@ -22,6 +22,7 @@ from slurmwrap.config import load
 from slurmwrap.errors import RefusedError, UsageError
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.host.read_inputs import read_inputs_as
+from slurmwrap.json_output import format_json_document
 from slurmwrap.model.blocked_input import BlockedInput
 from slurmwrap.model.evidence import Citation
 from slurmwrap.model.retry_decision import InputRead
@@ -185,7 +186,7 @@ def show(name: Name, as_json: list_options.AsJson = False) -> None:
     cited = _find_evidence(row.blocked, place)
     if as_json:
         lines = [{"source": cite.source, "line": cite.line, "text": cite.text} for cite in cited]
-        typer.echo(list_options.format_json_document("input", {**_plain(row), "evidence": lines}))
+        typer.echo(format_json_document("input", {**_plain(row), "evidence": lines}))
         return
     typer.echo(_story(row, cited))
 

@@ -20,6 +20,7 @@ from slurmwrap.cli.why import account, checked, note, plain_story, say_notes, st
 from slurmwrap.config import load
 from slurmwrap.errors import RefusedError, UsageError
 from slurmwrap.fast_dataclasses import asdict, replace
+from slurmwrap.json_output import format_json_document
 from slurmwrap.model.run import JobRun, LedgerReset
 from slurmwrap.report import text_format
 from slurmwrap.report.job_report.job_report_text import format_job_report
@@ -112,11 +113,7 @@ def show(
     kept = describe_stored_records(story, known.actions)
     if as_json:
         content = {**plain_story(story), "kept": kept, "next": to_json_dict(find_next_step(story))}
-        typer.echo(
-            list_options.format_json_document(
-                "job", {**content, "ledger": asdict(ledger) if ledger is not None else None}
-            )
-        )
+        typer.echo(format_json_document("job", {**content, "ledger": asdict(ledger) if ledger is not None else None}))
         return
     whole = verbose or not list_tasks(story)
     look = TextStyle(zone=terminal.local_zone(), paint=terminal.painter(), columns=terminal.columns(), verbose=whole)

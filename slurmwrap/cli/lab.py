@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -14,6 +13,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from slurmwrap.errors import SlurmwrapError
+from slurmwrap.json_output import format_json_document
 from slurmwrap.lab.bringup import up as bring_up
 from slurmwrap.lab.lab_directories import LabDirectories
 from slurmwrap.lab.lab_spec import DEFAULT_BASE_PORT, LabSpec, cluster_of
@@ -89,7 +89,7 @@ def status(
     Examples:  slurmwrap lab status  ·  slurmwrap lab status --json | jq .nodes
     """
     found = _or_exit(lambda: read_status(LabDirectories(_resolve_directory(directory))))
-    typer.echo(json.dumps(found.to_plain(), indent=2) if as_json else text(found))
+    typer.echo(format_json_document("lab", found.to_plain()) if as_json else text(found))
     if not (found.state.running and found.state.ready):
         raise typer.Exit(7)
 

@@ -1,10 +1,4 @@
-"""What all lists have in common: the words of their filters, how much is shown, and the envelope of their JSON.
-
-    {"kind": "slurmwrap.jobs", "schema": 1, "rows": [...], "more": 12}      a list; `more`: not shown for --limit
-    {"kind": "slurmwrap.job", "schema": 1, ...}                             one thing
-
-docs/jobs.md describes it, docs/schemas has a JSON schema for each kind.
-"""
+"""What all lists have in common: the options of their filters, how much is shown, and their JSON row by row."""
 
 from __future__ import annotations
 
@@ -23,13 +17,13 @@ import typer
 from slurmwrap.cli import terminal
 from slurmwrap.diagnosis.taxonomy import CATEGORIES, DECISIONS
 from slurmwrap.errors import UsageError
+from slurmwrap.json_output import make_json_document
 from slurmwrap.model.hostlist import expand
 from slurmwrap.nearest_name import find_nearest
 from slurmwrap.policy.run_filter import RunFilter
 from slurmwrap.report import text_format
 
 T = TypeVar("T")
-SCHEMA = 1  # grows when a field changes its meaning or goes away
 _TOGETHER = 500  # rows of JSON that are written at once
 LIMIT = 50  # rows that a list shows unless it is asked for more
 
@@ -122,14 +116,9 @@ def say_list(kind: str, rows: Iterable[Mapping[str, Any]], text: str, *, as_json
     typer.echo(text + (f"\nand {more:,} more (--all shows them)" if more else ""))
 
 
-def format_json_document(kind: str, content: Mapping[str, Any]) -> str:
-    """`content` with its kind, as JSON text."""
-    return json.dumps({"kind": f"slurmwrap.{kind}", "schema": SCHEMA, **content}, indent=2)
-
-
 def say_rows(kind: str, content: Mapping[str, Any]) -> None:
     """The same of lists: each row on a line of its own, said as it is read. A site's month is half a gigabyte."""
-    pieces = _list_pieces({"kind": f"slurmwrap.{kind}", "schema": SCHEMA, **content})
+    pieces = _list_pieces(make_json_document(kind, content))
     while several := "".join(islice(pieces, _TOGETHER)):
         typer.echo(several, nl=False)
 

@@ -31,6 +31,7 @@ from slurmwrap.gsub.follow_prerun import (
 from slurmwrap.gsub.prerun_sharing import ATTACHED, GONE
 from slurmwrap.gsub.submit_context import SubmitContext
 from slurmwrap.gsub.verdict_output import verdict_to_json_dict
+from slurmwrap.json_output import format_json_document
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.policy.run_filter import RunFilter
 from slurmwrap.prerun.trial.trial_spec import TrialSpec, spec_from_json
@@ -372,11 +373,7 @@ def show(
         row = _find_prerun(row.directory.name, rows_of(desk))
     changes = changes_of(row)
     if as_json:
-        typer.echo(
-            list_options.format_json_document(
-                "prerun", {**plain_row(row), "changes": changes, "output": output_of(row)}
-            )
-        )
+        typer.echo(format_json_document("prerun", {**plain_row(row), "changes": changes, "output": output_of(row)}))
         return
     typer.echo(format_prerun(row, changes, terminal.painter(), time.time()))
 

@@ -7,14 +7,15 @@ import os
 import sys
 from collections.abc import Iterator, MutableMapping
 from importlib import import_module
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TextIO, cast
 
 import typer
 from typer.core import TyperGroup
 
 from slurmwrap import __version__
-from slurmwrap.console import Console
-from slurmwrap.errors import SlurmwrapError
+from slurmwrap.console import COLOUR_MODES, Console, set_colour_mode
+from slurmwrap.errors import SlurmwrapError, UsageError
+from slurmwrap.json_output import format_json_error, is_json_asked
 
 
 # The commands of `slurmwrap`: where each is defined, what `--help` says of it, in which order and under which title.
@@ -26,6 +27,8 @@ class CommandSource(NamedTuple):
     module: str
     attribute: str
     short_help: str
+    # Whether long output goes to a pager on a terminal. Not where a command is live, asks, or shows its progress.
+    paged: bool = False
 
 
 COMMANDS: dict[str, dict[str, CommandSource]] = {
@@ -35,32 +38,45 @@ COMMANDS: dict[str, dict[str, CommandSource]] = {
             "watch",
             "A job, live: why it waits, when it may start, how fast it goes.",
         ),
-        "why": CommandSource("slurmwrap.cli.why", "why", "Tell why a job failed, and what to do now."),
-        "history": CommandSource("slurmwrap.cli.history", "history", "List runs and how they ended, newest first."),
+        "why": CommandSource("slurmwrap.cli.why", "why", "Tell why a job failed, and what to do now.", paged=True),
+        "history": CommandSource(
+            "slurmwrap.cli.history", "history", "List runs and how they ended, newest first.", paged=True
+        ),
         "report": CommandSource(
             "slurmwrap.cli.report",
             "report",
             "Sum up what failed, what it cost, what was saved, what to do.",
+            paged=True,
         ),
-        "prerun": CommandSource("slurmwrap.cli.prerun", "app", "Your pre-runs: what they found, what they do now."),
+        "prerun": CommandSource(
+            "slurmwrap.cli.prerun", "app", "Your pre-runs: what they found, what they do now.", paged=True
+        ),
         "profile": CommandSource(
-            "slurmwrap.cli.profile.profile_command", "app", "What your jobs need: CPUs, memory, GPU, speed."
+            "slurmwrap.cli.profile.profile_command", "app", "What your jobs need: CPUs, memory, GPU, speed.", paged=True
         ),
     },
     "More for users": {
         "jobs": CommandSource(
-            "slurmwrap.cli.jobs", "app", "What is kept of jobs: runs, decisions, retries used and left."
+            "slurmwrap.cli.jobs", "app", "What is kept of jobs: runs, decisions, retries used and left.", paged=True
         ),
-        "inputs": CommandSource("slurmwrap.cli.inputs", "app", "Input files that are refused until they change."),
+        "inputs": CommandSource(
+            "slurmwrap.cli.inputs", "app", "Input files that are refused until they change.", paged=True
+        ),
         "classify": CommandSource(
-            "slurmwrap.cli.classify", "classify_command", "Say why a job failed, from its output and its exit."
+            "slurmwrap.cli.classify",
+            "classify_command",
+            "Say why a job failed, from its output and its exit.",
+            paged=True,
         ),
         "doctor": CommandSource(
             "slurmwrap.cli.doctor.doctor_command",
             "doctor",
             "Check that everything works, and say how to fix what does not.",
+            paged=True,
         ),
-        "config": CommandSource("slurmwrap.cli.configuration", "app", "What is configured, and in which file."),
+        "config": CommandSource(
+            "slurmwrap.cli.configuration", "app", "What is configured, and in which file.", paged=True
+        ),
         "completion": CommandSource(
             "slurmwrap.cli.completion.completion_command",
             "completion",
@@ -84,11 +100,15 @@ COMMANDS: dict[str, dict[str, CommandSource]] = {
         "hooks": CommandSource(
             "slurmwrap.cli.hooks", "app", "The Prolog, Epilog and EpilogSlurmctld that observe jobs."
         ),
-        "incidents": CommandSource("slurmwrap.cli.incidents", "app", "One cause that made several jobs fail at once."),
-        "spool": CommandSource("slurmwrap.cli.spool", "app", "What waits for the reconciler, and what it rejected."),
+        "incidents": CommandSource(
+            "slurmwrap.cli.incidents", "app", "One cause that made several jobs fail at once.", paged=True
+        ),
+        "spool": CommandSource(
+            "slurmwrap.cli.spool", "app", "What waits for the reconciler, and what it rejected.", paged=True
+        ),
         "metrics": CommandSource("slurmwrap.cli.metrics", "app", "Figures for Prometheus and Grafana."),
         "nodes": CommandSource(
-            "slurmwrap.cli.nodes", "app", "Nodes under suspicion, nodes drained by slurmwrap, and why."
+            "slurmwrap.cli.nodes", "app", "Nodes under suspicion, nodes drained by slurmwrap, and why.", paged=True
         ),
     },
 }
@@ -154,9 +174,14 @@ class Commands(TyperGroup):
                 formatter.write_dl([(f"{name:{width}}", source.short_help) for name, source in commands.items()])
 
 
+# A wrong command line, as most programs have it. gsub ends with sbatch's 255 (errors.UsageError).
+EX_USAGE = 2
 # sysexits.h: an internal error; output that cannot be written
 EX_SOFTWARE, EX_IOERR = 70, 74
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+
+if TYPE_CHECKING:
+    from slurmwrap.cli.pager import PagedOutput
 
 app = typer.Typer(
     name="slurmwrap",
@@ -179,6 +204,13 @@ def _version(wanted: bool) -> None:
 def root(
     version: Annotated[
         bool, typer.Option("--version", "-V", callback=_version, is_eager=True, help="Show it.")
+    ] = False,
+    color: Annotated[
+        str,
+        typer.Option(metavar="auto|always|never", help="Colour; also behind the command. auto: on a terminal."),
+    ] = "auto",
+    no_pager: Annotated[
+        bool, typer.Option("--no-pager", help="Do not show long output with $PAGER; also behind the command.")
     ] = False,
 ) -> None:
     """Why jobs failed, what was done about it, and the parts that an administrator runs. Jobs go in by gsub.
@@ -203,10 +235,23 @@ def root(
 
 
 def main() -> None:
-    """The console script. Expected errors: one line, a hint, their own code; others: 70 and a file with the details."""
-    voice = Console.of_terminal("slurmwrap")
-    code = _run(voice)
+    """The console script. Expected errors: one line, a hint, their own code; others: 70 and a file with the details.
+
+    With --json an error is also printed to stdout, as a JSON document (slurmwrap/json_output.py).
+    """
     try:
+        given = take_output_options(sys.argv[1:])
+    except UsageError as error:
+        Console.of_terminal("slurmwrap").error(error)
+        sys.exit(EX_USAGE)
+    set_colour_mode(given.color)
+    voice = Console.of_terminal("slurmwrap")
+    paged = _start_paging(given)
+    code = _run(given, voice)
+    try:
+        if paged is not None:
+            sys.stdout = sys.__stdout__
+            paged.finish()
         # It is where standard output is closed.
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -216,22 +261,105 @@ def main() -> None:
     sys.exit(code)
 
 
-def _run(voice: Console) -> int | str | None:
+class OutputOptions(NamedTuple):
+    """A command line without the options that every command has."""
+
+    arguments: list[str]
+    color: str = "auto"
+    pager: bool = True
+
+
+def take_output_options(words: list[str]) -> OutputOptions:
+    """Take --color and --no-pager out of a command line, wherever they stand before `--`. UsageError."""
+    end = words.index("--") if "--" in words else len(words)
+    arguments, color, pager = [], "auto", True
+    before = iter(words[:end])
+    for word in before:
+        name, equals, value = word.partition("=")
+        if name == "--color":
+            color = value if equals else next(before, "")
+            if color not in COLOUR_MODES:
+                hint = f"Use one of {', '.join(COLOUR_MODES)}."
+                raise UsageError(f"--color takes auto, always or never, not '{color}'", hint=hint)
+        elif word == "--no-pager":
+            pager = False
+        else:
+            arguments.append(word)
+    return OutputOptions(arguments + words[end:], color, pager)
+
+
+def _start_paging(given: OutputOptions) -> PagedOutput | None:
+    """Put a pager in the place of stdout: on a terminal, for a command that may print much."""
+    command = next((word for word in given.arguments if not word.startswith("-")), "")
+    source = _SOURCES.get(command)
+    wanted = given.pager and source is not None and source.paged and not is_json_asked(given.arguments)
+    if not wanted or sys.stdout is None or not (sys.stdout.isatty() and sys.stdin is not None and sys.stdin.isatty()):
+        return None
+    from slurmwrap.cli.pager import PagedOutput, find_pager
+
+    pager = find_pager(os.environ, os.geteuid())
+    if not pager:
+        return None
+    # A serial console says 0.
+    rows = os.get_terminal_size(sys.stdout.fileno()).lines or 24
+    paged = PagedOutput(sys.stdout, pager, rows)
+    sys.stdout = cast("TextIO", paged)
+    return paged
+
+
+def _run(given: OutputOptions, voice: Console) -> int:
+    report = _ErrorReport(voice, is_json_asked(given.arguments))
+    # typer.echo removes colours where stdout is no terminal, unless its context has color=True.
+    color = True if given.color == "always" else None
     try:
-        app(prog_name="slurmwrap")
-    except SystemExit as ended:
-        return ended.code
+        # typer's own handling of errors would print them before they can become JSON.
+        ended = app(given.arguments, prog_name="slurmwrap", standalone_mode=False, color=color)
+    except SystemExit as exit_:
+        return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
     except SlurmwrapError as error:
         voice.error(error)
-        return error.exit_code
+        return report.end(type(error).__name__, str(error), error.hint, get_exit_code(error))
+    except typer.Abort:
+        voice.say("aborted")
+        return report.end("Abort", "aborted", "", 1)
     except KeyboardInterrupt:
         return 130
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
             return _not_written(error, voice)
+        # An option or argument that typer refuses. It has no public name for the class.
+        if isinstance(error, _TYPER_ERROR):
+            error.show()
+            context = getattr(error, "ctx", None)
+            hint = f"{context.command_path if context else 'slurmwrap'} --help"
+            return report.end("UsageError", error.format_message(), hint, error.exit_code)
         voice.fault(error)
-        return EX_SOFTWARE
-    return 0
+        return report.end(type(error).__name__, str(error), "", EX_SOFTWARE)
+    return ended if isinstance(ended, int) else 0
+
+
+# click's ClickException, of which every refused option is one: typer exports only some of its subclasses.
+_TYPER_ERROR: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+
+
+def get_exit_code(error: SlurmwrapError) -> int:
+    """The exit code of `slurmwrap` for an error: 2 for a wrong command line, where gsub has sbatch's 255."""
+    return EX_USAGE if error.exit_code == UsageError.exit_code else error.exit_code
+
+
+class _ErrorReport(NamedTuple):
+    """Prints errors as JSON where a program reads stdout."""
+
+    voice: Console
+    as_json: bool
+
+    def end(self, name: str, message: str, hint: str, code: int) -> int:
+        if self.as_json:
+            try:
+                print(format_json_error(name, message, hint, code), flush=True)
+            except OSError as full:
+                return _not_written(full, self.voice)
+        return code
 
 
 def _not_written(error: OSError, voice: Console) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import datetime, tzinfo
 from typing import TextIO
 
-from slurmwrap.console import STYLES
+from slurmwrap.console import STYLES, is_colour_wanted
 from slurmwrap.errors import UsageError
 from slurmwrap.report.job_report.job_report_text import Paint, plain
 
@@ -18,11 +18,9 @@ _PERIOD = re.compile(r"([0-9]{1,6})(m|min|h|d|w)")
 
 
 def painter(stream: TextIO | None = None, environ: Mapping[str, str] = os.environ) -> Paint:
-    """Colours for `stream` (stdout): none where it is no terminal, NO_COLOR is set, or TERM=dumb."""
+    """Colours for `stream` (stdout), where they are wanted (console.is_colour_wanted)."""
     stream = sys.stdout if stream is None else stream
-    if not stream.isatty() or environ.get("NO_COLOR") or environ.get("TERM") == "dumb":
-        return plain
-    return paint
+    return paint if is_colour_wanted(stream, environ) else plain
 
 
 def paint(text: str, style: str) -> str:

@@ -13,7 +13,6 @@ from typing import Annotated
 import typer
 
 from slurmwrap.cli import terminal
-from slurmwrap.cli.list_options import format_json_document
 from slurmwrap.cli.reconcile_first import look_first
 from slurmwrap.cli.record_access import JobRecords, RecordSource, about_job, place_of
 from slurmwrap.cli.run_queries import last_failed
@@ -21,6 +20,7 @@ from slurmwrap.cli.slurm_lookup import cluster_here, find_records_of_cluster, un
 from slurmwrap.config import Config, load
 from slurmwrap.errors import SlurmError, SlurmwrapError, UsageError
 from slurmwrap.fast_dataclasses import replace
+from slurmwrap.json_output import format_json_document
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.policy.run_from_slurm import REQUEUED
 from slurmwrap.report.job_report.budget_table import RetryBudgetReport, make_budget_report

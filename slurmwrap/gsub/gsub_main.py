@@ -97,6 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return process_env.end_by_exit_code(_run_gsub(words, voice))
     except SlurmwrapError as error:
         voice.error(error)
+        _print_json_error(words, error)
         return error.exit_code
     except KeyboardInterrupt:
         process_env.end_by_interrupt()
@@ -106,6 +107,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         voice.say("it is not known how far the submission came")
         voice.say("look with squeue --me before you try again")
         return 70
+
+
+def _print_json_error(words: list[str], error: SlurmwrapError) -> None:
+    """With --json the error goes to stdout too, in the envelope of all commands."""
+    if any(one.option == "json" for one in parse_own_options(words)):
+        from slurmwrap.json_output import format_json_error
+
+        # Without a usable stdout the exit code remains.
+        with suppress(OSError, ValueError):
+            print(format_json_error(type(error).__name__, str(error), error.hint, error.exit_code), flush=True)
 
 
 def _run_gsub(words: list[str], voice: Console) -> int:

@@ -6,7 +6,6 @@ Every submission pays for what is imported here at the top: what only some calls
 
 from __future__ import annotations
 
-import json
 import os
 import pwd
 import sys
@@ -373,21 +372,19 @@ def _get_user_name(uid: int) -> str:
 
 
 # What `gsub --json` prints of a submission, in the place of sbatch's line. Standard library only.
-# As in list_options.py: grows when a field changes its meaning or goes away.
-SCHEMA = 1
 
 
 def format_submission_json(prepared: PreparedJob, sent: SubmitResult, cluster: str) -> str:
     """One JSON object; `job_id` is null where Slurm refused the job or its answer was lost (`error` says which)."""
-    return json.dumps(_submission_to_json_dict(prepared, sent, cluster), indent=1)
+    from slurmwrap.json_output import format_json_document
+
+    return format_json_document("submission", _submission_to_json_dict(prepared, sent, cluster))
 
 
 def _submission_to_json_dict(prepared: PreparedJob, sent: SubmitResult, cluster: str) -> dict[str, Any]:
     trial_id = sent.attached_to or (sent.trial.job_id if sent.trial is not None else None)
     result = sent.result
     return {
-        "kind": "slurmwrap.submission",
-        "schema": SCHEMA,
         "job_id": result.job_id,
         "cluster": cluster,
         "exit_code": result.exit_code,

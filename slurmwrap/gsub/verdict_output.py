@@ -5,11 +5,11 @@ Light imports only: gsub's fast path.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from slurmwrap.errors import PrerunFailed, PrerunInconclusive
 from slurmwrap.escape import visible
+from slurmwrap.json_output import format_json_document
 from slurmwrap.model.verdict import Outcome, Verdict, verdict_to_json
 
 _CODES = {Outcome.PASS: 0, Outcome.FAIL: PrerunFailed.exit_code, Outcome.INCONCLUSIVE: PrerunInconclusive.exit_code}
@@ -25,7 +25,7 @@ def verdict_to_json_dict(verdict: Verdict, **more: Any) -> dict[str, Any]:
 def print_alone(verdict: Verdict, as_json: bool, **more: Any) -> int:
     """Prints it on stdout, as one JSON object or in a line; returns the exit code: 0, 3 or 4."""
     if as_json:
-        print(json.dumps(verdict_to_json_dict(verdict, **more), indent=1))
+        print(format_json_document("verdict", verdict_to_json_dict(verdict, **more)))
     else:
         reason = visible(verdict.reason)
         print(f"{verdict.outcome.value}: {reason}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from slurmwrap.escape import cell, markdown, markdown_block, markdown_code
 from slurmwrap.fast_dataclasses import fields, is_dataclass
+from slurmwrap.json_output import make_json_document
 from slurmwrap.model.hostlist import fold
 from slurmwrap.report import text_format
 from slurmwrap.report.headline import make_night_verdict
@@ -104,18 +105,15 @@ def _write_csv(heads: list[str], rows: list[list[str]]) -> str:
 # Turns a NightReport into JSON for programs: docs/schemas/report.schema.json describes it.
 #
 # `schema` grows by one when a field changes its meaning or goes away; new fields may come without that.
-SCHEMA = 1
-
-
 def make_document(report: NightReport, *, made_by: str) -> dict[str, Any]:
     """The report's fields, after what names the document for a program."""
     said = make_night_verdict(report)
-    return {
-        "schema": SCHEMA,
+    content = {
         "made_by": made_by,
         "verdict": {"word": said.word, "sentence": said.sentence},
         **_to_json_value(report),
     }
+    return make_json_document("report", content)
 
 
 def render_json(report: NightReport, *, made_by: str) -> str:

@@ -74,6 +74,8 @@ def test_programs_get_value_origin_and_terms(tmp_path: Path) -> None:
     path = site(tmp_path, "[prerun]\nsteps = 5\n")
     done = run(tmp_path, "show", "prerun.steps", "--json")
     assert json.loads(done.output) == {
+        "kind": "slurmwrap.config",
+        "schema": 1,
         "settings": [
             {
                 "key": "prerun.steps",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import typer
 from slurmwrap import __version__
 from slurmwrap.cli import slurmwrap as command
 from slurmwrap.cli.slurmwrap import app, main
+from slurmwrap.console import set_colour_mode
 
 
 @pytest.fixture
@@ -80,16 +82,96 @@ def test_help_tells_a_users_commands_from_an_administrators(slurmwrap) -> None:
     ("words", "code", "message"),
     [
         (("wyh",), 2, "No such command 'wyh'"),
-        (("why", "x"), 255, "'x' is no job id"),
+        (("why", "x"), 2, "'x' is no job id"),
         (("why", "12_"), 1, "nothing is known of job 12_"),
         (("why", "81"), 1, "nothing is known of job 81"),
-        (("history", "--since", "yesterday"), 255, "--since 'yesterday' is neither a period nor a date"),
+        (("history", "--since", "yesterday"), 2, "--since 'yesterday' is neither a period nor a date"),
     ],
 )
 def test_each_error_has_its_code(slurmwrap, words: tuple[str, ...], code: int, message: str) -> None:
     ended, out, err = slurmwrap(*words)
     assert (ended, out) == (code, "")
     assert message in err
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (
+            ("why", "x", "--json"),
+            {
+                "error": "UsageError",
+                "message": "'x' is no job id",
+                "hint": "write 81, or 77_2 for a task of array 77",
+                "exit_code": 2,
+            },
+        ),
+        (
+            ("why", "--json", "--bogus"),
+            {
+                "error": "UsageError",
+                "message": "No such option: --bogus (Possible options: --verbose)",
+                "hint": "slurmwrap why --help",
+                "exit_code": 2,
+            },
+        ),
+        (
+            ("wyh", "--json"),
+            {
+                "error": "UsageError",
+                "message": "No such command 'wyh'. Did you mean 'why'?",
+                "hint": "slurmwrap --help",
+                "exit_code": 2,
+            },
+        ),
+    ],
+)
+def test_with_json_an_error_is_a_document_too(slurmwrap, words: tuple[str, ...], error: dict[str, object]) -> None:
+    code, out, err = slurmwrap(*words)
+    assert json.loads(out) == {"kind": "slurmwrap.error", "schema": 1, **error}
+    assert code == error["exit_code"]
+    assert str(error["message"]) in err
+
+
+def test_a_fault_is_a_document_too_and_json_behind_two_dashes_is_an_argument(slurmwrap, broken) -> None:
+    broken(RuntimeError("no disk"))
+    code, out, _ = slurmwrap("--json")
+    assert (code, json.loads(out)["message"]) == (2, "No such option: --json")
+    code, out, _ = slurmwrap("--", "--json")
+    assert (code, out) == (2, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "left", "color", "pager"),
+    [
+        (["why", "81"], ["why", "81"], "auto", True),
+        (["--color=always", "why"], ["why"], "always", True),
+        (["why", "--color", "never", "81"], ["why", "81"], "never", True),
+        (["why", "--no-pager"], ["why"], "auto", False),
+        (["lab", "run", "--", "ls", "--color=never"], ["lab", "run", "--", "ls", "--color=never"], "auto", True),
+    ],
+)
+def test_colour_and_pager_may_be_chosen_anywhere_before_two_dashes(
+    words: list[str], left: list[str], color: str, pager: bool
+) -> None:
+    assert command.take_output_options(words) == (left, color, pager)
+
+
+@pytest.mark.parametrize("words", [("--color=blue", "why"), ("why", "--color")])
+def test_another_colour_is_a_usage_error(slurmwrap, words: tuple[str, ...]) -> None:
+    code, out, err = slurmwrap(*words)
+    assert (code, out) == (2, "")
+    assert "--color takes auto, always or never" in err
+
+
+@pytest.mark.parametrize(("word", "coloured"), [("--color=always", True), ("--color=never", False)])
+def test_colour_is_written_to_a_file_when_it_is_asked_for(slurmwrap, word: str, coloured: bool) -> None:
+    try:
+        code, out, err = slurmwrap("config", "show", word)
+    finally:
+        set_colour_mode("auto")
+    assert (code, err) == (0, "")
+    assert ("\033[" in out) is coloured
 
 
 def test_an_expected_error_is_one_line_a_hint_and_its_own_code(slurmwrap, tmp_path: Path) -> None:

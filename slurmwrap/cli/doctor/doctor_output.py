@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ from slurmwrap.cli.doctor.check_records import (
 )
 from slurmwrap.escape import harmless
 from slurmwrap.fast_dataclasses import replace
+from slurmwrap.json_output import format_json_document
 from slurmwrap.report.job_report.job_report_text import Paint
 from slurmwrap.report.text_format import visible
 
@@ -125,9 +125,7 @@ def as_json(checks: Sequence[CheckResult], looks: Sequence[CheckSpec]) -> str:
     """The state of all, and every check with its section."""
     section_of = {look.name: look.section for look in looks}
     rows = [_check_to_json_dict(check, section_of.get(check.name, YOU)) for check in checks]
-    return json.dumps(
-        {"kind": "slurmwrap.doctor", "version": VERSION, "state": _get_state(checks), "checks": rows}, indent=2
-    )
+    return format_json_document("doctor", {"version": VERSION, "state": _get_state(checks), "checks": rows})
 
 
 def _check_to_json_dict(check: CheckResult, section: str) -> dict[str, object]:

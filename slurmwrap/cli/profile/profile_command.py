@@ -17,6 +17,7 @@ from slurmwrap.cli.profile.profile_files import read_profiles
 from slurmwrap.cli.profile.profile_store import ProfileStore, catch_up, key_of_script, open_shelf
 from slurmwrap.console import Console
 from slurmwrap.errors import UsageError
+from slurmwrap.json_output import format_json_document
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.profiling.merge_profiles import adapt_profile
 from slurmwrap.store.serialize import to_json_dict
@@ -99,7 +100,7 @@ def show(
         typer.echo(f"drawn: {plot}", err=True)
     if as_json:
         plain = to_json_dict(adapt_profile(profile, now)) | _plain_use(shelf.uses().get(profile.key))
-        typer.echo(list_options.format_json_document("profile", plain))
+        typer.echo(format_json_document("profile", plain))
         return
     typer.echo(_format_page(profile, now, storage, shelf.uses().get(profile.key)))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ import typer
 from slurmwrap.console import Console, columns
 from slurmwrap.errors import UsageError
 from slurmwrap.fast_dataclasses import replace
+from slurmwrap.json_output import format_json_document
 
 if TYPE_CHECKING:
     from slurmwrap.cli.simulate.simulate_options import Planned, SimulateOptions
@@ -184,7 +184,7 @@ def _run_simulations(asked: SimulateOptions, plot: Path | None, as_json: bool) -
         found = [simulate_output.simulation_to_json_dict(ran) for ran in runs]
         remarks = {"remarks": list(plan.remarks)}
         whole = {**found[0], **remarks} if len(found) == 1 else {"runs": found, **remarks}
-        typer.echo(json.dumps(whole, indent=2, allow_nan=False))
+        typer.echo(format_json_document("simulation" if len(found) == 1 else "simulations", whole))
     else:
         typer.echo(simulate_output.format_simulations(runs, _get_width()))
 
@@ -206,8 +206,8 @@ def _run_failure_study(asked: SimulateOptions, kind: str, as_json: bool) -> None
         found = simulate_failures.run_study(kind, load.jobs, load.servers, seeds, watch)
     if as_json:
         typer.echo(
-            json.dumps(
-                simulate_failures.study_to_json_dict(asked.trace, found, plan.remarks), indent=2, allow_nan=False
+            format_json_document(
+                "failure_study", simulate_failures.study_to_json_dict(asked.trace, found, plan.remarks)
             )
         )
     else:

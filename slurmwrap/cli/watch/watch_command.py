@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import pwd
@@ -27,6 +26,7 @@ from slurmwrap.config import load
 from slurmwrap.console import Console
 from slurmwrap.errors import SlurmUnreachable, SlurmwrapError, UsageError
 from slurmwrap.fast_dataclasses import dataclass, field, replace
+from slurmwrap.json_output import format_json_line
 from slurmwrap.slurm.commands import SlurmCommands
 
 REDRAW_S = 1.0  # the clock on the screen; Slurm is not asked for it
@@ -233,7 +233,9 @@ class _Screen:
         news = (facts.steps is not None or measured) and facts.at - self._said_at >= pause
         if key != self._key or news:
             self._key, self._said_at = key, facts.at
-            print(json.dumps(as_plain(facts)) if self.as_json else one_line(facts, _look(80)), flush=True)
+            print(
+                format_json_line("watch", as_plain(facts)) if self.as_json else one_line(facts, _look(80)), flush=True
+            )
 
     def done(self) -> None:
         """What was drawn stays; the cursor is below it already."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ProcessPoolExecutor, wait
@@ -17,6 +15,7 @@ import typer
 from slurmwrap.console import Console, columns
 from slurmwrap.errors import TraceError, UsageError
 from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.json_output import format_json_document
 from slurmwrap.sim.whatif.make_study import (
     Progress,
     Replay,
@@ -103,7 +102,6 @@ def whatif(
       slurmwrap whatif --sacct month.psv --json | jq .waste.lost
     """
     from slurmwrap.cli.whatif import whatif_output
-    from slurmwrap.report.job_report.job_report_text import plain
     from slurmwrap.store.serialize import to_json_dict
 
     voice = Console.of_terminal("slurmwrap whatif")
@@ -118,11 +116,11 @@ def whatif(
     if page is not None:
         _write(page, whatif_output.render(study, source=sacct.name, made_by=_version()))
     if as_json:
-        typer.echo(json.dumps(to_json_dict(study), indent=2, allow_nan=False))
+        typer.echo(format_json_document("whatif", to_json_dict(study)))
     else:
         from slurmwrap.cli.terminal import columns, painter
 
-        paint = painter() if sys.stdout.isatty() else plain
+        paint = painter()
         typer.echo(whatif_output.told(study, page or PAGE, width=columns(most=100), paint=paint), nl=False)
 
 

@@ -64,7 +64,7 @@ def test_every_format_goes_to_stdout(slurmwrap: Run) -> None:
         "text": f"Report for {OWN}, this cluster\n",
         "html": "<!DOCTYPE html>",
         "md": f"# Report for {OWN}, `this cluster`\n",
-        "json": '{\n  "schema": 1,',
+        "json": '{\n  "kind": "slurmwrap.report",\n  "schema": 1,',
         "csv": "category\n",
     }
     printed = {kind: slurmwrap("report", "--format", kind).stdout.lstrip() for kind in begins}

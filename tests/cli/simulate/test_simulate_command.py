@@ -58,6 +58,8 @@ def refused(result: Result) -> tuple[type[BaseException], str, str]:
 
 def test_one_run_as_json_is_a_flat_object_with_every_digit(slurmwrap: Run, tiny: str) -> None:
     assert plain(slurmwrap("simulate", tiny, *TWO_GPUS, "--json")) == {
+        "kind": "slurmwrap.simulation",
+        "schema": 1,
         "trace": tiny,
         "seed": None,
         "mode": "rounds",
@@ -268,7 +270,7 @@ def test_failures_are_told_by_world_with_what_is_taken_for_granted(slurmwrap: Ru
 
 def test_failures_as_json_are_the_whole_study(slurmwrap: Run) -> None:
     found = plain(slurmwrap("simulate", "synergy-static", "--failures", "published", "--seed", "1-2", "--json"))
-    assert sorted(found) == ["failures", "remarks", "trace"]
+    assert sorted(found) == ["failures", "kind", "remarks", "schema", "trace"]
     assert (found["failures"]["jobs"], found["failures"]["seeds"]) == (100, [1, 2])
 
 
