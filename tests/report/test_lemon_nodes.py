@@ -27,6 +27,7 @@ def test_a_suspect_says_what_it_lacks_to_be_a_lemon() -> None:
     assert [(row.nodes, row.status, row.why) for row in rows] == [
         (("n1",), "suspect", "no lemon yet: 1 of 2 users that it must have struck")
     ]
+    assert rows[0].command == "slurmwrap nodes show n1"
     assert list_nodes_to_drain(rows, set()) == ()
 
 

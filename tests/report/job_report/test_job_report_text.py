@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from slurmwrap.cli.terminal import paint
 from slurmwrap.model.evidence import Citation
 from slurmwrap.model.finding import Finding, Severity
@@ -245,3 +247,21 @@ def test_a_pre_run_alone_says_whose_it_is_and_names_its_output(day: dict[str, An
     assert page[1].startswith("  of fay, 32 GPUs, pre-run ended 2026-")
     assert page[2] == "  t.sbatch in /home/fay"
     assert "  | /home/fay/.local/x/output:13: ValueError: no" in page
+
+
+@pytest.mark.parametrize(
+    ("plan", "line"),
+    [
+        ({"node_count": 2, "gpus_per_node": 8, "locality": "consolidated"}, "Plan: 2 nodes with 8 GPUs each."),
+        ({"node_count": 1, "gpus_per_node": 1}, "Plan: 1 node with 1 GPU."),
+        ({"node_count": 4, "locality": "spread"}, "Plan: 4 nodes, on several switches."),
+        ({"gpus_per_node": 2}, "Plan: 2 GPUs per node."),
+        ({"switch": "s1"}, "Plan: there is room on switch s1 now."),
+    ],
+)
+def test_a_plan_is_a_sentence(day: dict[str, Any], plan: dict[str, Any], line: str) -> None:
+    story = retried(day)
+    assert story.submission is not None
+    asked = replace(story.submission, plan=plan)
+    shown = format_job_report(replace(story, submission=asked), verbose=True)
+    assert line in [one.strip() for one in shown.splitlines()]

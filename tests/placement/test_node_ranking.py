@@ -1,0 +1,27 @@
+"""How a node is judged for a job that would share it."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurmwrap.model.node import Node, NodeLoad
+from slurmwrap.model.resource_profile import ResourceProfile
+from slurmwrap.placement.node_ranking import compute_clash
+
+NODE = Node(name="n1", state="IDLE", gpus=8, cpus=64, mem_mib=512_000)
+
+
+@pytest.mark.parametrize(
+    ("load", "profile", "clash"),
+    [
+        pytest.param((0.0, 0), (8.0, 64_000), 0.0, id="an idle node"),
+        pytest.param((32.0, 0), (8.0, 64_000), 8 * 0.5 * 0.25, id="only CPUs are shared"),
+        pytest.param((0.0, 256_000), (8.0, 64_000), 8 * 0.5 * 0.25, id="only memory is shared"),
+        pytest.param((32.0, 256_000), (8.0, 64_000), 8 * (0.125 + 0.125), id="both count"),
+        pytest.param((640.0, 0), (640.0, 0), 8.0, id="no more than all of a node"),
+    ],
+)
+def test_two_jobs_clash_by_what_both_need(load: tuple[float, int], profile: tuple[float, int], clash: float) -> None:
+    there = NodeLoad(node="n1", cpus_busy=load[0], mem_mib=load[1])
+    needs = ResourceProfile(key="k", cpus_per_gpu=profile[0], mem_mib_per_gpu=profile[1])
+    assert compute_clash(NODE, 2, there, needs) == pytest.approx(clash)
