@@ -186,8 +186,8 @@ def test_a_check_explains_itself(tmp_path: Path) -> None:
     assert (code, err) == (0, "")
     assert out.splitlines() == [
         "mail (the site; within 15 s)",
-        "  looks at  Whether mail.server greets us (EHLO, NOOP). No mail is sent.",
-        "  to fix    `slurmwrap config show mail`.",
+        "  looks at  Whether mail.server answers EHLO and NOOP. No mail is sent.",
+        "  to fix    See `slurmwrap config show mail`.",
     ]
 
 
