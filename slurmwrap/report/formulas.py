@@ -78,11 +78,12 @@ _ALL = (
             "counted (gsub --count-steps), the close one placed by gsub; no run is in two pairs"
         ),
         leaves_out=(
-            "The order of closeness is one node, one switch, several switches, by the present network. v is steps per "
-            "second as the program reports them. Some placed runs would have been close without slurmwrap. On the "
-            "other hand, placed runs without a counterpart do not count, nor do avoided nodes. Settings that are not on "
-            "the command line of a script may differ within a pair. Of long periods only the newest week counts, because "
-            "older changes by gsub to jobs that succeeded are not stored. slurmwrap whatif replays a whole trace."
+            "The order of closeness is one node, one switch, several switches, by the present network. v is steps "
+            "per second as the program reports them. Some placed runs would have been close without slurmwrap. On "
+            "the other hand, placed runs without a counterpart do not count, nor do avoided nodes. Settings that are "
+            "not on the command line of a script may differ within a pair. Of long periods only the newest week "
+            "counts, because older changes by gsub to jobs that succeeded are not stored. slurmwrap whatif replays a "
+            "whole trace."
         ),
     ),
     Formula(
@@ -96,9 +97,9 @@ _ALL = (
         case="runs whose CPUs differ from the request and whose curve covers both values",
         leaves_out=(
             "v is steps per second on one GPU, linear between measured points; a job on several GPUs is assumed to "
-            "scale in the same way. Runs outside the measured range are no cases. Fewer CPUs than requested count as a "
-            "loss if the curve shows one. The use of freed CPUs by other jobs is not counted, nor is memory. Runs of one "
-            "script share a curve, so an error in it is in all of them and not in the interval."
+            "scale in the same way. Runs outside the measured range are no cases. Fewer CPUs than requested count as "
+            "a loss if the curve shows one. The use of freed CPUs by other jobs is not counted, nor is memory. Runs "
+            "of one script share a curve, so an error in it is in all of them and not in the interval."
         ),
     ),
     Formula(
