@@ -25,20 +25,20 @@ SECTIONS: Mapping[str, str] = {
     "submit": "Which calls gsub handles itself (docs/dropin.md). Patterns are the shell's: `debug*`, `[ab]?`.",
     "prerun": "The pre-run of a job on one GPU (docs/prerun.md).",
     "placement": "Where jobs go (docs/placement.md).",
-    "tuning": "CPUs and memory out of profiles (docs/placement.md, docs/profile.md).",
-    "retry": "What may be done about a failure (docs/retries.md).",
-    "site": "What the administrator installed. Without these every user has only their own jobs.",
-    "slurm": "How the reconciler talks to Slurm (docs/pyslurm.md); gsub always by the commands.",
-    "mail": "Mail to the owner of a job that failed for good, and the night report's.",
-    "diagnosis": "How failures are told apart (docs/diagnosis.md).",
+    "tuning": "CPUs and memory from resource profiles (docs/placement.md, docs/profile.md).",
+    "retry": "Retries of failed jobs and their limits (docs/retries.md).",
+    "site": "What the administrator installed. Where these are empty, slurmwrap works for each user's own jobs only.",
+    "slurm": "How the reconciler talks to Slurm (docs/pyslurm.md). gsub always uses the commands.",
+    "mail": "Mail to the owner of a job that failed finally, and mail of the night report.",
+    "diagnosis": "How failures are classified (docs/diagnosis.md).",
     "incidents": "When failures of several jobs are one incident, and how its retries wait (docs/incidents.md).",
     "nodes": "When a node is suspect, and when it is a lemon (docs/nodes.md).",
     "report": "The night report of the site.",
-    "metrics": "Figures for monitoring, as node_exporter's textfile collector takes them (docs/metrics.md).",
+    "metrics": "Figures for monitoring, for node_exporter's textfile collector (docs/metrics.md).",
     "log": "Where the reconciler's log goes.",
-    "retention": "How long the site's database keeps what (docs/database.md).",
-    "rules": """What each rule may do (docs/retries.md): `observe` records, `advise` tells people, `act` does it.
-        Switch to act when the report has shown you how often the advice was right.""",
+    "retention": "How long the site's database keeps its rows (docs/database.md).",
+    "rules": """What each rule may do (docs/retries.md): `observe` records, `advise` shows the advice, `act` changes
+        Slurm. Switch a rule to act when the report has shown how often its advice was right.""",
 }
 
 MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
@@ -59,7 +59,7 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
         "pass_partitions": (
             _G,
             "",
-            "Jobs for these partitions are passed to sbatch unchanged, interactive ones for example.",
+            "Jobs for these partitions, for example interactive ones, are passed to sbatch unchanged.",
         ),
         "pass_accounts": (_G, "", "Jobs of these accounts are passed to sbatch unchanged."),
         "pass_qos": (_G, "", "Jobs with one of these QOS are passed to sbatch unchanged."),
@@ -67,14 +67,14 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
         "snapshot_kept_s": (
             _G,
             "seconds",
-            """How long a user's later calls reuse what an earlier call read of the nodes, so that a loop of gsub costs
-            the controller little more than one of sbatch; partitions, limits and topology last six times as long, and
-            with 0 every call reads.""",
+            """How long a user's later calls reuse the node data of an earlier call, so that a loop of gsub costs the
+            controller little more than a loop of sbatch. Partitions, limits and topology are kept six times as long;
+            0: every call reads.""",
         ),
         "templates": (
             _G,
             "",
-            "The site's own launch templates, which win over the shipped ones of the same name (docs/templates.md).",
+            "The site's own launch templates. They replace shipped ones of the same name (docs/templates.md).",
         ),
     },
     "prerun": {
@@ -101,8 +101,8 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
         "sweep_s": (
             _G,
             "seconds",
-            """As long as this, counted from its start, a pre-run that several jobs of a sweep wait for goes on after a
-            pass, with the jobs whose arguments differ, one after the other; 0: one pass releases all.""",
+            """How long, counted from its start, a pre-run for several jobs of a sweep continues after a pass: it tries
+            the jobs with other arguments one after the other; 0: one pass releases all.""",
         ),
         "holdout": (
             _G,
@@ -113,30 +113,30 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
         "overlay": (
             _G,
             "",
-            "A private overlay over the user's directories, so that a pre-run leaves no files, where namespaces allow.",
+            "A private overlay over the user's directories, where namespaces allow it: a pre-run then leaves no files.",
         ),
         "no_training_s": (
             _G,
             "seconds",
-            """How long a pre-run waits for an error of a program in which nothing trains: evaluation, generation, a
-            server. Its job starts then; `time_limit_s` counts for programs that may train.""",
+            """How long a pre-run waits for an error of a program that does not train: evaluation, generation, a server.
+            Its job starts then; for programs that may train `time_limit_s` applies.""",
         ),
         "no_training_programs": (
             _G,
             "",
-            """Servers and tools beside those that slurmwrap knows (docs/prerun.md): a script that starts nothing else
-            goes without a pre-run. The first words of a command, each a shell pattern: `my-server`, `myapp serve`,
-            `python -m myapp.*`.""",
+            """Servers and tools in addition to those that slurmwrap knows (docs/prerun.md): a script that starts
+            nothing else has no pre-run. The first words of a command, each a shell pattern: `my-server`,
+            `myapp serve`, `python -m myapp.*`.""",
         ),
         "caches": (
             _G,
             "",
-            """Caches that a trial writes to as they are, so that its job need not download again: per entry the places
-            that its tool looks in, of which the first that is set counts; [] for none.""",
+            """Caches that a trial writes to directly, so that its job need not download again. Each entry lists the
+            places where a tool looks; the first that is set counts. []: none.""",
         ),
     },
     "placement": {
-        "enabled": (_G, "", "Whether gsub says where jobs should run."),
+        "enabled": (_G, "", "Whether gsub plans where jobs run."),
         "switch_wait_s": (
             _G,
             "seconds",
@@ -159,11 +159,11 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
             "seconds",
             "How long a job may insist on the nodes that were free when it was planned; 0: never.",
         ),
-        "relax_jobs": (_R, "jobs", "So many waiting jobs at the head of the queue have their locality loosened."),
-        "relax_updates_per_s": (_R, "per second", "At most so many updates of waiting jobs are asked of slurmctld."),
+        "relax_jobs": (_R, "jobs", "For how many waiting jobs at the head of the queue locality is relaxed."),
+        "relax_updates_per_s": (_R, "per second", "The largest number of updates of waiting jobs that slurmctld gets."),
     },
     "tuning": {
-        "enabled": (_G, "", "Whether CPUs and memory follow what is known of a job."),
+        "enabled": (_G, "", "Whether CPUs and memory follow the job's resource profile."),
         "memory_margin": (_G, "factor", "Memory requested, as a multiple of the measured peak (without page cache)."),
         "memory_floor_mib": (_G, "MiB", "Memory is never set below this."),
         "runs_before_shrink": (_G, "runs", "Complete runs needed before memory goes below what the user asked for."),
@@ -171,32 +171,32 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
         "assumed_run_s": (
             _G,
             "seconds",
-            """Run time assumed for a job without an earlier run. For more CPUs than its share a job waits at most half
-            of the time that they would save it; 0: it never waits for them.""",
+            """Run time assumed for a job without an earlier run. A job waits for more CPUs than its share for at most
+            half of the time that they would save; 0: it never waits for them.""",
         ),
     },
     "retry": {
-        "default": (_G, "", "Whether jobs are retried that were submitted with neither --retry nor --no-retry."),
+        "default": (_G, "", "Whether a job that was submitted with neither --retry nor --no-retry is retried."),
         "per_root_cause": (_R, "retries", "Retries of one job for one root cause."),
-        "confirmations": (_R, "retries", "Retries where an input or a node is blamed, to confirm it."),
-        "resize_memory_factor": (_R, "factor", "More memory for the retry of a job that ran out of it."),
-        "resize_time_factor": (_R, "factor", "More time for the retry of a job that was seen to resume."),
-        "backoff_s": (_R, "seconds", "The wait before a retry, growing with each."),
+        "confirmations": (_R, "retries", "Retries that confirm the blame where an input or a node is blamed."),
+        "resize_memory_factor": (_R, "factor", "How much more memory the retry of a job gets that ran out of memory."),
+        "resize_time_factor": (_R, "factor", "How much more time the retry of a job gets that is known to resume."),
+        "backoff_s": (_R, "seconds", "The wait before a retry; it grows with each retry."),
         "max_restarts": (
             _R,
             "failures",
-            "Of one job, preemptions not counted, whatever progress its log speaks of; 0: no cap.",
+            "Failures of one job (no preemptions) after which there is no retry, whatever its progress; 0: no cap.",
         ),
         "max_lost_gpu_hours": (
             _R,
             "GPU-hours",
-            "Of one job's failed runs, less what a resumed run kept; beyond it there is no retry; 0: no cap.",
+            "GPU-hours of a job's failed runs, less what resumed runs kept, after which there is no retry; 0: no cap.",
         ),
-        "max_per_hour": (_R, "retries", "Of all jobs together; those beyond it start later; 0: no brake."),
+        "max_per_hour": (_R, "retries", "Retries of all jobs together; further ones start later; 0: no limit."),
     },
     "site": {
         "spool": (_G, "", "The directory shared by nodes and controller where observations arrive, mode 1733."),
-        "published": (_G, "", "The world-readable directory of node health and sealed diagnoses."),
+        "published": (_G, "", "The world-readable directory of node health and encrypted diagnoses."),
         "state_dir": (
             _R,
             "",
@@ -206,60 +206,85 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
         "slurm_user": (
             _G,
             "",
-            "The user trusted beside root; empty: the reconciler asks Slurm for SlurmUser, gsub trusts only root.",
+            "The user trusted besides root; empty: the reconciler asks Slurm for SlurmUser, gsub trusts only root.",
         ),
     },
     "slurm": {
-        "adapter": (_R, "", "auto: PySlurm where it is installed, fits and was tried, else the commands."),
+        "adapter": (
+            _R,
+            "",
+            "auto: PySlurm where it is installed, matches Slurm's release and was tested with it, else the commands.",
+        ),
     },
     "mail": {
         "server": (_S, "", "host or host:port of an SMTP server that takes mail without a login; empty: none is sent."),
         "sender": (_S, "", "The address that mail comes from."),
-        "to": (_S, "", 'Who gets it, with {user} for the owner\'s name: "{user}@example.org".'),
+        "to": (_S, "", 'The address that mail goes to, with {user} for the owner\'s name: "{user}@example.org".'),
     },
     "diagnosis": {
-        "signatures": (_R, "", "The site's own file of signatures, beside the shipped ones."),
+        "signatures": (_R, "", "The site's own file of signatures, in addition to the shipped ones."),
     },
     "incidents": {
         "window_s": (_R, "seconds", "Failures further apart than this are not related."),
-        "min_jobs": (_R, "jobs", "So many must have failed, ..."),
-        "min_users": (_R, "users", "... of so many users: many failures of one user are that user's own problem, ..."),
-        "min_nodes": (_R, "nodes", "... unless kernel, NVML or Slurm speak of so many nodes."),
-        "quiet_s": (_R, "seconds", "It is over when no run failed of it for so long."),
-        "spread_s": (_R, "seconds", "Then its retries start within so long, not all at once."),
-        "max_s": (_R, "seconds", "No incident lasts longer, whatever still fails: then retries go on."),
+        "min_jobs": (_R, "jobs", "At least so many jobs failed, ..."),
+        "min_users": (
+            _R,
+            "users",
+            "... of at least so many users (many failures of one user are that user's own problem), ...",
+        ),
+        "min_nodes": (_R, "nodes", "... or kernel, NVML or Slurm report so many nodes."),
+        "quiet_s": (_R, "seconds", "The incident is over when no run failed of it for so long."),
+        "spread_s": (_R, "seconds", "After its end its retries start spread over this time, not all at once."),
+        "max_s": (
+            _R,
+            "seconds",
+            "The longest time that an incident lasts, even if runs still fail; then retries continue.",
+        ),
     },
     "nodes": {
         "window_days": (_R, "days", "How far back a node's faults count (28 in Kokolis et al. 2024)."),
-        "suspect_ratio": (_R, "times the fleet's rate", "From this rate of faults on a node is suspect."),
-        "lemon_ratio": (_R, "times the fleet's rate", "From this rate of faults on a node is a lemon."),
-        "suspect_jobs": (_R, "jobs", "So many distinct ones were struck, or one by a conclusive fault."),
-        "lemon_jobs": (_R, "jobs", "So many distinct ones were struck, ..."),
+        "suspect_ratio": (_R, "times the fleet's rate", "From this rate of faults a node is suspect."),
+        "lemon_ratio": (_R, "times the fleet's rate", "From this rate of faults a node is a lemon."),
+        "suspect_jobs": (
+            _R,
+            "jobs",
+            "Faults of a suspect node hit so many distinct jobs, or a conclusive fault hit one.",
+        ),
+        "lemon_jobs": (_R, "jobs", "Faults of a lemon hit so many distinct jobs, ..."),
         "lemon_users": (_R, "users", "... of so many distinct users."),
-        "prior": (_R, "faults", "How much evidence it takes to be believed; a node that ran little is judged gently."),
-        "repair_discount": (_R, "weight", "What a fault from before a repair still counts."),
-        "relapse_factor": (_R, "weight", "What a fault after a repair counts."),
+        "prior": (
+            _R,
+            "faults",
+            """How much evidence it takes to move a node from the fleet's rate; a higher value asks for more evidence
+            against nodes that ran little.""",
+        ),
+        "repair_discount": (_R, "weight", "The weight of a fault from before a repair."),
+        "relapse_factor": (_R, "weight", "The weight of a fault after a repair."),
     },
     "report": {
-        "to": (_S, "", "Who gets the night report by [mail]: addresses, separated by commas; empty: no mail."),
-        "directory": (_S, "", "Where its pages are kept, one per day; empty: reports below site.state_dir."),
+        "to": (_S, "", "The addresses that get the night report by [mail], separated by commas; empty: no mail."),
+        "directory": (_S, "", "The directory of its pages, one per day; empty: reports below site.state_dir."),
         "keep_d": (_S, "days", "How long pages are kept."),
     },
     "metrics": {
         "textfile": (
             _S,
             "",
-            """The file that the reconciler writes anew, /var/lib/prometheus/node-exporter/slurmwrap.prom for example;
-            empty: none.""",
+            """The file that the reconciler writes, for example /var/lib/prometheus/node-exporter/slurmwrap.prom; empty:
+            none.""",
         ),
-        "every_s": (_S, "seconds", "How often."),
+        "every_s": (_S, "seconds", "How often the file is written."),
     },
     "log": {
-        "to": (_R, "", "auto: journald with fields where it runs as a systemd service, else stderr."),
+        "to": (_R, "", "auto: journald with fields where the reconciler runs as a systemd service, else stderr."),
     },
     "retention": {
-        "detail_d": (_S, "days", "What hooks recorded, log lines, plans: what nodes and retries look back on."),
-        "keep_d": (_S, "days", "The runs themselves, their diagnosis and decision."),
+        "detail_d": (
+            _S,
+            "days",
+            "How long details are kept: records of hooks, log lines, plans. Node scores and retries use them.",
+        ),
+        "keep_d": (_S, "days", "How long runs are kept, with their diagnosis and decision."),
     },
     "rules": {
         "retry": (_R, "", "Start a failed job again."),
@@ -268,8 +293,8 @@ MEANINGS: Mapping[str, Mapping[str, tuple[str, str, str]]] = {
         "drain": (_R, "", "Drain a node with a conclusive fault, and resume it when it is repaired."),
         "block_input": (_R, "", "Refuse jobs that read an input that made jobs fail."),
         "gate": (_S, "", "Permit the nodes' Prolog to refuse a node with a conclusive fault (docs/hooks.md)."),
-        "relax": (_R, "", "Loosen the locality that a waiting job asks for."),
-        "tune": (_R, "", "Give waiting jobs CPUs and memory by what was learnt meanwhile."),
+        "relax": (_R, "", "Relax the locality that a waiting job asks for."),
+        "tune": (_R, "", "Change CPUs and memory of waiting jobs by their present resource profiles."),
     },
 }
 
@@ -283,20 +308,20 @@ class KeyReader(Enum):
 
     @property
     def in_a_users_file(self) -> str:
-        """What the key does there, in two words: docs/configuration.md has the legend."""
+        """The effect of the key there, in two words: docs/configuration.md has the legend."""
         return _IN_A_USERS_FILE[self]
 
     @property
     def sentence(self) -> str:
-        """The same for who has no legend."""
+        """The same as a sentence, for output without the legend."""
         return _SENTENCES[self]
 
 
 _IN_A_USERS_FILE = {KeyReader.GSUB: "their jobs", KeyReader.RECONCILE: "their reconcile", KeyReader.SITE: "nothing"}
 _SENTENCES = {
-    KeyReader.GSUB: "In a user's own file it counts for their own submissions.",
-    KeyReader.RECONCILE: "In a user's own file it counts where they run `slurmwrap reconcile` themselves.",
-    KeyReader.SITE: "In a user's own file it does nothing: only the site's own processes act by it.",
+    KeyReader.GSUB: "In a user's own file it applies to their own submissions.",
+    KeyReader.RECONCILE: "In a user's own file it applies when they run `slurmwrap reconcile`.",
+    KeyReader.SITE: "In a user's own file it does nothing: only the site's own processes use it.",
 }
 
 
@@ -395,9 +420,9 @@ def _format_number(value: float) -> str:
 _WIDE = 80
 _HEAD = """\
 slurmwrap's configuration. The site's is /etc/slurmwrap/config.toml, a user's own
-~/.config/slurmwrap/config.toml is laid over it, and variables such as SLURMWRAP_PRERUN_STEPS over both.
-Every key is here with its default; take away the "#" in front of what you change.
-`slurmwrap config check FILE` tells mistakes, `slurmwrap config show` what is in force and who said so.
+~/.config/slurmwrap/config.toml overrides it, and variables such as SLURMWRAP_PRERUN_STEPS override both.
+Every key is here with its default; remove the "#" in front of a key that you change.
+`slurmwrap config check FILE` reports mistakes, `slurmwrap config show` the values in force and their sources.
 """
 
 

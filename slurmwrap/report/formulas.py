@@ -6,7 +6,7 @@ id: reports of two versions are then never compared as if they said the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import MappingProxyType
 
 from slurmwrap.fast_dataclasses import dataclass
@@ -34,20 +34,21 @@ _ALL = (
         id="prerun-1",
         what="prerun",
         says=(
-            "GPUs of each job that a pre-run stopped, times the median runtime to failure of that category here, "
-            "minus the GPU time of all pre-runs"
+            "GPUs of each job that a pre-run stopped, times the median runtime to failure of its category on this "
+            "site, minus the GPU time of all pre-runs"
         ),
         symbols="sum over stopped jobs j of g_j R(c_j) - T",
         case="jobs that a failed pre-run stopped before they started",
         leaves_out=(
-            "R(c) is the median over the failed runs of 28 days (or of the period, where that is longer); of all "
-            "failures where a category has fewer than 20. A median is what the usual failure costs: the few that last"
-            " long hold most of the GPU time, and are not in it; the hold-out counts them. Pre-runs catch the early "
-            "failures, so those that are left fail later: R may be too long; the hold-out says by how much. Which "
-            "jobs were stopped, and their GPUs, are known: the interval is about R alone. T is what Slurm recorded of"
-            " the pre-runs' own jobs, or their own word where that is more. The delay that pre-runs cause stands "
-            "beside it and is not taken off: a job that waits holds no GPU, and whether its GPUs stood idle for it is"
-            " not known. It leaves out what failed jobs cost their users, and what a second failure would have cost."
+            "R(c) is the median over the failed runs of 28 days (or of the period, if that is longer). If a category "
+            "has fewer than 20 failures, it is the median of all failures. A median is the cost of the usual failure: "
+            "the few failures that last long hold most of the GPU time and do not change it; the hold-out counts them. "
+            "Pre-runs catch the early failures, so the remaining jobs fail later and R may be too long; the hold-out "
+            "shows by how much. The stopped jobs and their GPUs are known, so the interval is about R alone. T is "
+            "Slurm's record of the pre-runs' own jobs, or the pre-runs' own record if that is more. The delay that "
+            "pre-runs cause is shown separately and not subtracted: a job that waits holds no GPU, and it is not known "
+            "whether its GPUs were idle meanwhile. The cost of failed jobs for their users is not included, nor the "
+            "cost of a second failure."
         ),
     ),
     Formula(
@@ -60,17 +61,17 @@ _ALL = (
         symbols="sum of h over retries that completed - sum of h over retries that failed",
         case="retries that ended and were judged",
         leaves_out=(
-            "It is work done without its user, not GPU time that would have been spent otherwise: without us the job "
-            "would have waited until its user came back. That wait is not counted, nor what a cancelled retry did. The "
-            "sum is exact; the interval says what as many retries give on the long run."
+            "It is work that was done without the user, not GPU time that would otherwise have been used: without "
+            "slurmwrap the job would have waited for its user. That wait is not counted, nor the work of a cancelled "
+            "retry. The sum is exact; the interval is for the long-run result of as many retries."
         ),
     ),
     Formula(
         id="placement-2",
         what="placement",
         says=(
-            "GPU-hours of runs that we placed and that lay close together, times how much longer they would have taken "
-            "at the speed of a run of the same work that lay farther apart"
+            "GPU-hours of runs that slurmwrap placed on close nodes, times how much longer they would have taken at "
+            "the speed of a run of the same work on more distant nodes"
         ),
         symbols="sum over pairs of h(close) (v(close) / v(apart) - 1)",
         case=(
@@ -78,39 +79,40 @@ _ALL = (
             "counted (gsub --count-steps), the close one placed by gsub; no run is in two pairs"
         ),
         leaves_out=(
-            "Closer is one node before one switch before several, by the network as it is now. v is steps per second, "
-            "the program's own word. Some placed runs would have lain together without us; against that, placed runs "
-            "without a counterpart count nothing, nor do nodes that were avoided. What a script hides from its command "
-            "line may differ within a pair. Of long periods the newest week alone: after that it is no longer known "
-            "what gsub changed of jobs that ended well. slurmwrap whatif replays a whole trace."
+            "The order of closeness is one node, one switch, several switches, by the present network. v is steps "
+            "per second as the program reports them. Some placed runs would have been close without slurmwrap. On "
+            "the other hand, placed runs without a counterpart do not count, nor do avoided nodes. Settings that are "
+            "not on the command line of a script may differ within a pair. Of long periods only the newest week "
+            "counts, because older changes by gsub to jobs that succeeded are not stored. slurmwrap whatif replays a "
+            "whole trace."
         ),
     ),
     Formula(
         id="tuning-1",
         what="tuning",
         says=(
-            "GPU-hours of runs with other CPUs than asked for, times how much longer they would have taken with the "
-            "CPUs asked for, by the CPU curve that was measured of the very job"
+            "GPU-hours of runs with other CPUs than requested, times how much longer they would have taken with the "
+            "requested CPUs, by the measured CPU curve of that job"
         ),
         symbols="sum over runs of h (v(got) / v(asked) - 1)",
-        case="runs whose CPUs differ from what was asked and whose curve holds both",
+        case="runs whose CPUs differ from the request and whose curve covers both values",
         leaves_out=(
-            "v is steps per second on one GPU, straight between the points measured; a job that uses several is taken "
-            "to scale alike. Runs outside the measured range are no cases. Fewer CPUs than asked count against us "
-            "where the curve says so; what others did with the CPUs given back is not counted, nor is memory. Runs "
-            "of one script share a curve: an error in it is in all of them, and not in the interval."
+            "v is steps per second on one GPU, linear between measured points; a job on several GPUs is assumed to "
+            "scale in the same way. Runs outside the measured range are no cases. Fewer CPUs than requested count as "
+            "a loss if the curve shows one. The use of freed CPUs by other jobs is not counted, nor is memory. Runs "
+            "of one script share a curve, so an error in it is in all of them and not in the interval."
         ),
     ),
     Formula(
         id="holdout-1",
         what="prerun",
         says=(
-            "GPU-hours of failed runs per job whose pre-run was left out at random, minus the same per job of the "
-            "others, their pre-runs' own GPU time included"
+            "GPU-hours of failed runs per job whose pre-run was omitted at random, minus the same per job of the "
+            "others, including the GPU time of their pre-runs"
         ),
         symbols="W(held out) / n(held out) - (W(others) + T) / n(others)",
         case="draws (submissions of one sweep share one) with a failed run, the fewer of the two groups",
-        leaves_out="It has neither a model nor a median in it, and no delay. Jobs that have not ended are left out.",
+        leaves_out="It uses neither a model nor a median, and has no delay. Jobs that have not ended are not included.",
     ),
 )
 BY_ID = MappingProxyType({formula.id: formula for formula in _ALL})
@@ -129,11 +131,10 @@ _OF_SECTION = {
         "incident": "One cause that made several jobs fail; its runs count once, here, and blame no node.",
     },
     "saved": {
-        "interval": "The range that holds the true figure in about 95 of 100 such periods; of fewer than 50 cases in "
-        "78 to 95, the more uneven the cases the less. Below 20 cases nothing is said.",
+        "interval": "The range that holds the true figure in about 95 of 100 such periods; none below 20 cases.",
     },
     "nodes": {
-        "strike": "A fault of a node by the word of the kernel, NVML or Slurm; never by a log.",
+        "strike": "A fault of a node that the kernel, NVML or Slurm reported; never a log.",
         "suspect, lemon": "Nodes with clearly more faults than the fleet over 28 days (Kokolis et al., 2024).",
     },
     "queueing": {
@@ -148,24 +149,14 @@ def list_glossary_terms(report: NightReport, sections: Sequence[Section]) -> tup
     """Formulas first, as the page names them by id; then the words of the sections that are there."""
     if not report.headline.attempts:
         return ()
-    formulas = list_formulas()
-    used = dict.fromkeys(one.formula for one in report.savings if one.formula in formulas and _is_shown(report, one))
+    used = dict.fromkeys(one.formula for one in report.savings if one.formula in FORMULAS and _is_shown(report, one))
     named = {section.key for section in sections if section.has_something}
     found = {key: text for name, terms in _OF_SECTION.items() if name in named for key, text in terms.items()}
     return (
-        *(GlossaryTerm(name=name, meaning=formulas[name], formula=True) for name in used),
+        *(GlossaryTerm(name=name, meaning=FORMULAS[name], formula=True) for name in used),
         *(GlossaryTerm(name=name, meaning=meaning) for name, meaning in {**_WORDS, **found}.items()),
     )
 
 
 def _is_shown(report: NightReport, one: Saving) -> bool:
     return not report.own or one.gpu_hours is not None
-
-
-def list_formulas() -> Mapping[str, str]:
-    """Formula id -> one sentence."""
-    try:
-        pass
-    except ImportError:
-        return {}
-    return FORMULAS

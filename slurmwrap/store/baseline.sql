@@ -19,14 +19,14 @@ CREATE TABLE observations ( -- one file of the spool, as a hook, gsub or a pre-r
 CREATE INDEX observations_by_job ON observations (cluster, job_id, at);
 CREATE INDEX observations_by_time ON observations (at);
 
-CREATE TABLE seen ( -- observations that were removed, so that a copy of one is still known
+CREATE TABLE seen ( -- nonces of removed observations, so that a copy of one is still recognized
     nonce BLOB PRIMARY KEY, -- the first 12 bytes of its SHA-256
     at INTEGER NOT NULL -- Unix seconds: of the observation
 ) WITHOUT ROWID;
 
-CREATE TABLE set_aside ( -- spool files that were rejected, counted
-    uid INTEGER NOT NULL, -- whose file; -1: unknown
-    reason TEXT NOT NULL, -- why they were rejected
+CREATE TABLE set_aside ( -- counts of rejected spool files
+    uid INTEGER NOT NULL, -- owner of the file; -1: unknown
+    reason TEXT NOT NULL, -- why it was rejected
     count INTEGER NOT NULL, -- how many
     first_at REAL NOT NULL, -- Unix seconds
     last_at REAL NOT NULL, -- Unix seconds
@@ -38,8 +38,8 @@ CREATE TABLE attempts ( -- one run of a job; SubmitTime changes on requeue
     cluster TEXT NOT NULL, -- ClusterName of slurm.conf
     job_id INTEGER NOT NULL, -- raw job id
     submit_time INTEGER NOT NULL, -- Unix seconds, as all times
-    address TEXT NOT NULL, -- what scontrol is given: "81" or "77_2"
-    restarts INTEGER NOT NULL, -- how often Slurm had requeued it
+    address TEXT NOT NULL, -- the address that scontrol takes: "81" or "77_2"
+    restarts INTEGER NOT NULL, -- how often Slurm requeued it before
     name TEXT NOT NULL, -- job name
     user TEXT NOT NULL, -- login name of the job's owner
     uid INTEGER NOT NULL, -- of the job's owner; -1: unknown
@@ -48,8 +48,8 @@ CREATE TABLE attempts ( -- one run of a job; SubmitTime changes on requeue
     state TEXT NOT NULL, -- final Slurm state; "" while it runs
     reason TEXT NOT NULL, -- Slurm's Reason
     exit_code INTEGER, -- of the batch script
-    signal INTEGER, -- that ended the batch script
-    derived_exit_code INTEGER, -- highest of its steps
+    signal INTEGER, -- the signal that ended the batch script
+    derived_exit_code INTEGER, -- highest exit code of its steps
     nodes TEXT NOT NULL, -- JSON list of NodeNames
     gpus INTEGER NOT NULL, -- GPUs of the whole job
     cpus INTEGER NOT NULL, -- CPUs of the whole job
@@ -62,14 +62,14 @@ CREATE TABLE attempts ( -- one run of a job; SubmitTime changes on requeue
     measurement TEXT, -- JSON: what the Epilogs measured, MiB and seconds; NULL once slim
     diagnosis_category TEXT, -- NULL: not judged yet
     diagnosis_domain TEXT, -- U user program, AE engine, IF infrastructure, RS resource scheduler
-    diagnosis_decision TEXT, -- the taxonomy's
+    diagnosis_decision TEXT, -- the default decision of the taxonomy
     diagnosis_confidence REAL, -- 0 to 1
     diagnosis_signature TEXT, -- id of the signature that decided
     diagnosis_evidence TEXT, -- JSON list of source, line, text
     diagnosis_advice TEXT, -- one sentence to the researcher
     diagnosis_node TEXT, -- the node that is blamed; empty: none
     diagnosis_conclusive INTEGER, -- 1: the fault takes the node out by itself
-    diagnosis_input_path TEXT, -- the file that is blamed; as the job's output says
+    diagnosis_input_path TEXT, -- the file that is blamed; from the job's output
     decision TEXT NOT NULL, -- after retry budget and consent
     decision_reason TEXT NOT NULL, -- one sentence
     reconciled INTEGER NOT NULL, -- 1: every intended action is done or given up
@@ -78,9 +78,9 @@ CREATE TABLE attempts ( -- one run of a job; SubmitTime changes on requeue
     mem_mib_per_node INTEGER, -- MiB, as asked for
     mem_mib_per_cpu INTEGER, -- MiB, as asked for
     retry_at REAL, -- Unix seconds: when the next run may start
-    diagnosis_step INTEGER, -- furthest training step seen; as the job's output says
-    diagnosis_checkpoint_step INTEGER, -- step of its newest checkpoint; as the job's output says
-    diagnosis_resumed INTEGER, -- 1: it went on from a checkpoint; as the job's output says
+    diagnosis_step INTEGER, -- furthest training step seen; from the job's output
+    diagnosis_checkpoint_step INTEGER, -- step of its newest checkpoint; from the job's output
+    diagnosis_resumed INTEGER, -- 1: it resumed from a checkpoint; from the job's output
     slim INTEGER NOT NULL DEFAULT 0, -- 1: its details were removed after [retention] detail_d
     PRIMARY KEY (cluster, job_id, submit_time)
 ) WITHOUT ROWID;
@@ -115,26 +115,26 @@ CREATE TABLE runs ( -- one ended row of attempts in 45 bytes, kept by triggers: 
     PRIMARY KEY (end_time, job_id, submit_time, cluster)
 ) WITHOUT ROWID;
 
-CREATE TABLE names ( -- users, accounts, clusters and categories, which `runs` has numbers for
+CREATE TABLE names ( -- users, accounts, clusters and categories with the numbers that `runs` holds
     id INTEGER PRIMARY KEY, -- number, rising
     name NOT NULL UNIQUE -- the user, account, cluster or category
 );
 
-CREATE TABLE job_names ( -- job names, which `runs` has numbers for
+CREATE TABLE job_names ( -- job names with the numbers that `runs` holds
     id INTEGER PRIMARY KEY, -- number, rising
     name NOT NULL UNIQUE -- the job name
 );
 
-CREATE TABLE actions ( -- changes of Slurm: intended first, then done
+CREATE TABLE actions ( -- changes of Slurm; the intention is stored before the change
     action_id INTEGER PRIMARY KEY, -- number, rising
-    cluster TEXT, -- NULL, with the next two: not about one attempt
+    cluster TEXT, -- NULL, as the next two: not about one run
     job_id INTEGER, -- raw job id
     submit_time INTEGER, -- Unix seconds; changes on requeue
     rule TEXT NOT NULL, -- of [rules] in the configuration
     mode TEXT NOT NULL, -- observe, advise or act
     verb TEXT NOT NULL, -- scontrol's or scancel's
     target TEXT NOT NULL, -- job address or node
-    key TEXT NOT NULL, -- what is updated, in scontrol's words
+    key TEXT NOT NULL, -- the key that scontrol updates
     value TEXT NOT NULL, -- its new value
     because TEXT NOT NULL, -- one sentence
     intended_at REAL NOT NULL, -- Unix seconds; written before Slurm is asked
@@ -147,20 +147,20 @@ CREATE INDEX actions_to_do ON actions (action_id) WHERE done_at IS NULL;
 CREATE INDEX actions_by_time ON actions (intended_at);
 CREATE INDEX actions_of_attempt ON actions (cluster, job_id, submit_time);
 
-CREATE TABLE incidents ( -- one infrastructure cause that struck several jobs within minutes
+CREATE TABLE incidents ( -- one infrastructure cause that made several jobs fail within minutes
     incident_id TEXT PRIMARY KEY, -- of category, scope and beginning
     category TEXT NOT NULL, -- of the taxonomy
     scope TEXT NOT NULL, -- "path /scratch", "switch leaf0", "host hub.example" or "cluster"
     began REAL NOT NULL, -- Unix seconds, end of the first failed run
-    last REAL NOT NULL, -- end of the newest one that is trusted
+    last REAL NOT NULL, -- Unix seconds, end of the newest failed run that is trusted
     over_at REAL, -- Unix seconds; NULL: still open
     jobs TEXT NOT NULL, -- JSON list of job ids as sbatch printed them
     uids TEXT NOT NULL, -- JSON list
     nodes TEXT NOT NULL, -- JSON list: where they failed
     reach TEXT NOT NULL, -- JSON list: nodes below the switch
-    quiet_s REAL NOT NULL, -- it is over when no run failed of it for so long, seconds
-    spread_s REAL NOT NULL, -- then its retries start within so long, seconds
-    max_s REAL NOT NULL, -- it lasts no longer, seconds
+    quiet_s REAL NOT NULL, -- it is over when no run failed of it for this time, seconds
+    spread_s REAL NOT NULL, -- its retries start spread over this time after its end, seconds
+    max_s REAL NOT NULL, -- its longest duration, seconds
     more TEXT NOT NULL DEFAULT '{}' -- JSON: fields of the record that have no column
 ) WITHOUT ROWID;
 CREATE INDEX incidents_by_end ON incidents (over_at);
@@ -174,12 +174,12 @@ CREATE TABLE strikes ( -- counts against nodes; kernel, NVML and Slurm evidence 
     at REAL NOT NULL, -- Unix seconds
     job_id INTEGER NOT NULL, -- raw job id
     uid INTEGER NOT NULL, -- of the job's owner; -1: unknown
-    cluster TEXT, -- of the attempt whose diagnosis gave the strike; NULL: another source
-    submit_time INTEGER, -- of that attempt
+    cluster TEXT, -- cluster of the run whose diagnosis gave the strike; NULL: another source
+    submit_time INTEGER, -- SubmitTime of that run
     more TEXT NOT NULL DEFAULT '{}', -- JSON: fields of the record that have no column
-    incident TEXT NOT NULL DEFAULT '', -- incidents.incident_id: the strike counts no more
+    incident TEXT NOT NULL DEFAULT '', -- incidents.incident_id: the strike no longer counts
     cleared_at REAL, -- Unix seconds: an administrator declared it void
-    cleared_by TEXT NOT NULL DEFAULT '' -- by whom
+    cleared_by TEXT NOT NULL DEFAULT '' -- login name of the person
 );
 CREATE INDEX strikes_by_time ON strikes (at);
 CREATE INDEX strikes_by_attempt ON strikes (cluster, job_id, submit_time);
@@ -194,7 +194,7 @@ CREATE TABLE gpu_faults ( -- kernel lines about GPUs that an Epilog read
 );
 CREATE INDEX gpu_faults_by_time ON gpu_faults (at);
 
-CREATE TABLE removals ( -- times that a node was out of service, as Slurm was seen to say
+CREATE TABLE removals ( -- times that a node was out of service, from Slurm's node states
     node TEXT NOT NULL, -- NodeName
     began REAL NOT NULL, -- Unix seconds
     reason TEXT NOT NULL, -- Slurm's Reason of the node
@@ -205,23 +205,23 @@ CREATE TABLE removals ( -- times that a node was out of service, as Slurm was se
 ) WITHOUT ROWID;
 CREATE INDEX removals_open ON removals (node) WHERE ended IS NULL;
 
-CREATE TABLE repairs ( -- marks that people left on nodes; nothing is ever deleted
+CREATE TABLE repairs ( -- repairs and other marks that administrators set on nodes; rows are never deleted
     node TEXT NOT NULL, -- NodeName
     at REAL NOT NULL, -- Unix seconds
-    who TEXT NOT NULL, -- by whom
+    who TEXT NOT NULL, -- login name of the person
     kind TEXT NOT NULL, -- repaired, lifted (a drain by slurmwrap), cleared
-    note TEXT NOT NULL, -- as they wrote it
+    note TEXT NOT NULL, -- the note that this person gave
     more TEXT NOT NULL DEFAULT '{}', -- JSON: fields of the record that have no column
     PRIMARY KEY (node, at, kind)
 ) WITHOUT ROWID;
 
 CREATE TABLE blocked_inputs ( -- files that made jobs fail
     digest TEXT NOT NULL, -- of the file's size and its first and last MiB
-    uid INTEGER NOT NULL, -- whom it binds; -1: everyone
+    uid INTEGER NOT NULL, -- uid of the user whose jobs it blocks; -1: all users
     path TEXT NOT NULL, -- absolute path
     reason TEXT NOT NULL, -- why, in a sentence
     at REAL NOT NULL, -- Unix seconds
-    job_id INTEGER NOT NULL, -- the job that it made fail
+    job_id INTEGER NOT NULL, -- job that failed because of it
     more TEXT NOT NULL DEFAULT '{}', -- JSON: fields of the record that have no column
     PRIMARY KEY (digest, uid)
 ) WITHOUT ROWID;
@@ -248,8 +248,8 @@ CREATE TABLE submissions ( -- one call of gsub, as its user reports it
     plan TEXT NOT NULL, -- JSON: the first PlacementPlan; {} once slim
     changes TEXT NOT NULL, -- JSON list: what the rewrite changed, with reasons; [] once slim
     more TEXT NOT NULL DEFAULT '{}', -- JSON: fields of the record that have no column
-    lot TEXT NOT NULL DEFAULT '', -- which draw of the hold-out it took part in; empty: none
-    held_out INTEGER NOT NULL DEFAULT 0, -- 1: the draw left its pre-run out
+    lot TEXT NOT NULL DEFAULT '', -- the draw of the hold-out that it took part in; empty: none
+    held_out INTEGER NOT NULL DEFAULT 0, -- 1: by that draw it has no pre-run
     slim INTEGER NOT NULL DEFAULT 0, -- 1: its details were removed after [retention] detail_d
     PRIMARY KEY (cluster, job_id, at)
 ) WITHOUT ROWID;
@@ -275,7 +275,7 @@ CREATE TABLE preruns ( -- one ended pre-run, as its user reports it
     verdict_evidence TEXT NOT NULL, -- JSON list of source, line, text
     verdict_measurement TEXT, -- JSON
     verdict_input_path TEXT NOT NULL, -- the file that is blamed
-    verdict_input_fault TEXT NOT NULL, -- what slurmwrap's own read of it reported
+    verdict_input_fault TEXT NOT NULL, -- error of slurmwrap's own read of that file
     fingerprint TEXT NOT NULL, -- of script, arguments, code and environment; 16 characters once slim
     profile_key TEXT NOT NULL, -- profiles.key, without the uid
     gpus INTEGER NOT NULL, -- of the real job
@@ -293,7 +293,7 @@ CREATE INDEX preruns_detailed ON preruns (at) WHERE slim = 0;
 CREATE INDEX preruns_failed ON preruns (at) WHERE verdict_outcome = 'fail';
 
 CREATE TABLE profiles ( -- what a job needs per GPU
-    key TEXT PRIMARY KEY, -- what it is known by
+    key TEXT PRIMARY KEY, -- key of the profile
     cpus_per_gpu REAL, -- least CPUs within 5 % of the best throughput
     mem_mib_per_gpu INTEGER, -- MiB
     steps_per_s REAL, -- per GPU
@@ -307,28 +307,28 @@ CREATE TABLE profiles ( -- what a job needs per GPU
     more TEXT NOT NULL DEFAULT '{}' -- JSON: fields of the record that have no column
 ) WITHOUT ROWID;
 
-CREATE TABLE measurements ( -- what went into profiles
-    key TEXT NOT NULL, -- what it is known by
+CREATE TABLE measurements ( -- the measurements that profiles are made of
+    key TEXT NOT NULL, -- key of the profile
     at REAL NOT NULL, -- Unix seconds
     source TEXT NOT NULL, -- prerun or epilog
     measurement TEXT NOT NULL, -- JSON
     PRIMARY KEY (key, at, source, measurement)
 ) WITHOUT ROWID;
 
-CREATE TABLE delays ( -- how long a run waited after it became eligible, and for what
+CREATE TABLE delays ( -- how long a run waited after it became eligible, by cause
     cluster TEXT NOT NULL, -- ClusterName of slurm.conf
     job_id INTEGER NOT NULL, -- raw job id
     submit_time INTEGER NOT NULL, -- Unix seconds, as all times; changes on requeue
-    address TEXT NOT NULL, -- as people name it: 81, or 77_2 for an array task
+    address TEXT NOT NULL, -- as sbatch prints it: 81, or 77_2 for an array task
     user TEXT NOT NULL, -- login name of the job's owner
     gpus INTEGER NOT NULL, -- GPUs of the whole job
     eligible_at REAL NOT NULL, -- Unix seconds
-    seen_at REAL NOT NULL, -- all up to here is counted
+    seen_at REAL NOT NULL, -- Unix seconds; the wait up to then is counted
     fair_share_s REAL NOT NULL, -- priority, limits, or too few free GPUs
     fragmentation_s REAL NOT NULL, -- enough free GPUs, but scattered
-    unknown_s REAL NOT NULL, -- no one looked
-    waits_for TEXT NOT NULL, -- at the last look: "fair share" or "fragmentation"
-    over INTEGER NOT NULL, -- 1: it started, or is gone
+    unknown_s REAL NOT NULL, -- time without a pass of the reconciler
+    waits_for TEXT NOT NULL, -- at the last pass: "fair share" or "fragmentation"
+    over INTEGER NOT NULL, -- 1: the run started, or Slurm no longer has it
     more TEXT NOT NULL DEFAULT '{}', -- JSON: fields of the record that have no column
     PRIMARY KEY (cluster, job_id, submit_time)
 ) WITHOUT ROWID;
@@ -336,29 +336,29 @@ CREATE INDEX delays_open ON delays (cluster) WHERE over = 0;
 CREATE INDEX delays_by_time ON delays (seen_at);
 CREATE INDEX delays_detailed ON delays (seen_at) WHERE over = 1 AND address <> '';
 
-CREATE TABLE ledger_resets ( -- what a job failed of up to then counts no more against its retries
+CREATE TABLE ledger_resets ( -- failures of a job before this time no longer count against its retry budget
     cluster TEXT NOT NULL, -- ClusterName of slurm.conf
     job_id INTEGER NOT NULL, -- raw job id
     at REAL NOT NULL, -- Unix seconds
-    who TEXT NOT NULL, -- by whom
-    note TEXT NOT NULL, -- as they wrote it
+    who TEXT NOT NULL, -- login name of the person
+    note TEXT NOT NULL, -- the note that this person gave
     more TEXT NOT NULL DEFAULT '{}', -- JSON: fields of the record that have no column
     PRIMARY KEY (cluster, job_id, at)
 ) WITHOUT ROWID;
 
 CREATE TABLE totals ( -- counts since the file was made, kept by triggers; pruning does not lower them
     metric TEXT NOT NULL, -- as in `slurmwrap metrics`, without its prefix and suffix
-    a TEXT NOT NULL, -- its first label
-    b TEXT NOT NULL, -- its second one
+    a TEXT NOT NULL, -- value of its first label
+    b TEXT NOT NULL, -- value of its second label
     value REAL NOT NULL, -- the count, or sum
     PRIMARY KEY (metric, a, b)
 ) WITHOUT ROWID;
 
-CREATE TABLE pruned ( -- how far each kind of pruning came
+CREATE TABLE pruned ( -- the progress of each kind of pruning
     what TEXT PRIMARY KEY, -- kind of row, as `slurmwrap db prune` names it
-    before REAL NOT NULL, -- Unix seconds: nothing older is left
+    before REAL NOT NULL, -- Unix seconds: no older row is left
     at REAL NOT NULL, -- Unix seconds
-    rows INTEGER NOT NULL -- changed or removed, ever
+    rows INTEGER NOT NULL -- number of rows changed or removed so far
 ) WITHOUT ROWID;
 
 CREATE TABLE migrations ( -- when this file was brought to each version
@@ -370,12 +370,12 @@ CREATE VIEW failures AS -- what failed, newest first, without the columns that p
     SELECT
         datetime(end_time, 'unixepoch') AS ended_utc, -- date and time, UTC
         cluster, -- ClusterName of slurm.conf
-        address, -- as people name it: 81, or 77_2 for an array task
+        address, -- as sbatch prints it: 81, or 77_2 for an array task
         user, -- login name of the job's owner
         name, -- job name
         state, -- final Slurm state
         diagnosis_category AS category, -- of the taxonomy
-        round(gpus * (end_time - start_time) / 3600.0, 2) AS gpu_hours, -- GPU-hours that it held
+        round(gpus * (end_time - start_time) / 3600.0, 2) AS gpu_hours, -- GPUs times the time from start to end
         decision, -- after retry budget and consent
         decision_reason, -- one sentence
         diagnosis_advice AS advice -- one sentence to the researcher

@@ -51,7 +51,7 @@ def test_one_key_tells_everything_about_itself(tmp_path: Path) -> None:
     assert run(tmp_path, "show", "prerun.steps").output.splitlines() == [
         "prerun.steps = 5",
         "",
-        "A pre-run passes after this many steps. In a user's own file it counts for their",
+        "A pre-run passes after this many steps. In a user's own file it applies to their",
         "own submissions.",
         "",
         "  allowed   a whole number from 1 to 1000000",

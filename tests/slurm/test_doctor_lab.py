@@ -129,8 +129,8 @@ def test_root_has_the_whole_site_looked_at(own_lab: Lab) -> None:
     assert skipped - {"PySlurm", "NVML", "units", "completion"} == {"mail", "metrics"}
     assert code == 0
     assert found["hooks"]["text"] == f"Prolog, Epilog, EpilogSlurmctld: {own_lab.dir}/hooks"
-    assert found["hooks on nodes"]["text"].startswith("heard of 2 of the 4 nodes that are up in 7 days; ")
-    assert found["clocks of nodes"]["text"] == "2 nodes heard, none out of step with slurmctld"
+    assert found["hooks on nodes"]["text"].startswith("2 of the 4 nodes that are up sent records in 7 days; ")
+    assert found["clocks of nodes"]["text"] == "2 nodes have records, no clock differs from slurmctld's"
     assert found["prerun partition"]["text"] == "prerun: up, 32 GPUs"
 
 
@@ -178,23 +178,23 @@ def test_nodes_are_told_by_what_they_sent(own_lab: Lab, records: sqlite3.Connect
     assert {name: said(one) for name, one in found.items()} == {
         "hooks on nodes": (
             "fail",
-            "heard of 3 of the 4 nodes that are up in 7 days; 4 ran jobs",
+            "3 of the 4 nodes that are up sent records in 7 days; 4 ran jobs",
             [
-                "n1: ran jobs in the last 7 days, and no Epilog was heard",
-                "n[2-3]: other hooks than the controller's: `slurmwrap hooks install --nodes` brings them there",
+                "n1: ran jobs in the last 7 days, and no Epilog sent a record",
+                "n[2-3]: other hooks than the controller's: `slurmwrap hooks install --nodes` updates them",
             ],
         ),
         "clocks of nodes": (
             "warn",
-            "2 of 4 nodes are out of step with slurmctld",
+            "2 of 4 nodes differ from slurmctld's clock",
             [found["clocks of nodes"]["details"][0]],
         ),
         "GPUs of nodes": (
             "warn",
-            "NVML could not tell the state of GPUs on 2 of 2 nodes",
+            "NVML did not report the state of GPUs on 2 of 2 nodes",
             ["n[2-3]: driver hung: process 4"],
         ),
-        "set aside": ("warn", "17 records were not believed", ["17 of uid 0: it was sealed on 127.0.1.1"]),
+        "set aside": ("warn", "17 records were rejected", ["17 of uid 0: it was sealed on 127.0.1.1"]),
     }
     assert re.fullmatch(r"n\[2-3\]: at least 1(1\d|20) s behind", found["clocks of nodes"]["details"][0])
 
@@ -202,7 +202,7 @@ def test_nodes_are_told_by_what_they_sent(own_lab: Lab, records: sqlite3.Connect
 WRONG_MODES = (
     ("spool", 0o777, "mode 0777, not 1733: without the sticky bit everybody could remove what others sent"),
     ("spool", 0o1755, "mode 1755, not 1733: nodes and users cannot write"),
-    ("published", 0o777, "can be written by others (root, mode 0777): gsub believes none of it"),
+    ("published", 0o777, "can be written by others (root, mode 0777): gsub does not trust it"),
     ("published", 0o750, "mode 0750, users cannot read it"),
 )
 

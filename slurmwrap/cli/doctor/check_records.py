@@ -49,7 +49,7 @@ class CheckSpec:
     section: str  # YOU | SITE
     see: Callable[[CheckContext], CheckResult]
     about: str
-    mend: str
+    fix: str
     deadline_s: float = DEADLINE_S
 
 

@@ -96,7 +96,7 @@ def check_for_hang(name: str, work: Callable[[], object], deadline_s: float) -> 
         return CheckResult(name=name, state=OK, text="")
 
     look = CheckSpec(
-        name=name, section=YOU, see=see, about="A file server does not answer.", mend="", deadline_s=deadline_s
+        name=name, section=YOU, see=see, about="A file server does not answer.", fix="", deadline_s=deadline_s
     )
     child = _start_child(look, None)
     while not _is_over(child):

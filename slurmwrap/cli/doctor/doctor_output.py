@@ -136,7 +136,7 @@ def _check_to_json_dict(check: CheckResult, section: str) -> dict[str, object]:
 def explain_check(look: CheckSpec) -> str:
     """What a check looks at and how it is fixed."""
     lines = [f"{look.name} ({'the site' if look.section == SITE else 'for you'}; within {look.deadline_s:g} s)"]
-    for word, text in (("looks at", look.about), ("to fix", look.mend)):
+    for word, text in (("looks at", look.about), ("to fix", look.fix)):
         first, *rest = _wrap_text(text, _WIDE - 12)
         lines += [f"  {word:10}{first}", *(f"{'':12}{line}" for line in rest)]
     return "\n".join(lines)
@@ -151,4 +151,4 @@ def format_checks_page(looks: Sequence[CheckSpec]) -> str:
 
 
 def _page_row(look: CheckSpec) -> str:
-    return f"- **{look.name}** ({look.deadline_s:g} s). {look.about} *To fix:* {look.mend}"
+    return f"- **{look.name}** ({look.deadline_s:g} s). {look.about} *To fix:* {look.fix}"

@@ -47,7 +47,7 @@ def check_hooks_on_nodes(ground: CheckContext) -> CheckResult:
     ]
     heard = sum(1 for name in names if name in seen)
     worked = len(ran.intersection(names))
-    text = f"heard of {heard} of the {len(names)} nodes that are up in {WINDOW_D} days; {worked} ran jobs"
+    text = f"{heard} of the {len(names)} nodes that are up sent records in {WINDOW_D} days; {worked} ran jobs"
     if not rows:
         return CheckResult(name="hooks on nodes", state=OK, text=text)
     hint = "`slurmwrap hooks check` compares a node's files; `failed` in its /run/slurmwrap holds the last failure."
@@ -58,9 +58,9 @@ def check_hooks_on_nodes(ground: CheckContext) -> CheckResult:
 
 
 _SAID = {
-    SILENT: f"ran jobs in the last {WINDOW_D} days, and no Epilog was heard",
-    OTHER: "other hooks than the controller's: `slurmwrap hooks install --nodes` brings them there",
-    UNSAID: "hooks of an older release, which do not say which they are",
+    SILENT: f"ran jobs in the last {WINDOW_D} days, and no Epilog sent a record",
+    OTHER: "other hooks than the controller's: `slurmwrap hooks install --nodes` updates them",
+    UNSAID: "hooks of an older release, which do not report their version",
 }
 
 
@@ -78,12 +78,12 @@ def check_node_clocks(ground: CheckContext) -> CheckResult:
     odd = [(row[0], said) for row in rows if (said := _describe_skew(float(row[1]), int(row[2])))]
     if odd:
         hint = "`chronyc tracking` on these nodes: MUNGE refuses credentials of clocks that are 5 minutes apart."
-        text = f"{len(odd)} of {len(rows)} nodes are out of step with slurmctld"
+        text = f"{len(odd)} of {len(rows)} nodes differ from slurmctld's clock"
         return CheckResult(
             name="clocks of nodes", state=WARN, text=text, hint=hint, details=fold_nodes(_in_order(odd, ground))
         )
     return CheckResult(
-        name="clocks of nodes", state=OK, text=f"{len(rows)} nodes heard, none out of step with slurmctld"
+        name="clocks of nodes", state=OK, text=f"{len(rows)} nodes have records, no clock differs from slurmctld's"
     )
 
 
@@ -103,11 +103,11 @@ def check_node_drivers(ground: CheckContext) -> CheckResult:
     odd = [(str(node), str(error)) for node, error, _ in rows if error]
     if odd:
         hint = "`nvidia-smi` on the node, and `driver.stuck` in its /run/slurmwrap; `slurmwrap nodes` has its history."
-        text = f"NVML could not tell the state of GPUs on {len(odd)} of {len(rows)} nodes"
+        text = f"NVML did not report the state of GPUs on {len(odd)} of {len(rows)} nodes"
         return CheckResult(
             name="GPUs of nodes", state=WARN, text=text, hint=hint, details=fold_nodes(_in_order(odd, ground))
         )
-    return CheckResult(name="GPUs of nodes", state=OK, text=f"{len(rows)} nodes told the state of their GPUs")
+    return CheckResult(name="GPUs of nodes", state=OK, text=f"{len(rows)} nodes reported the state of their GPUs")
 
 
 def set_aside(ground: CheckContext) -> CheckResult:
@@ -119,10 +119,10 @@ def set_aside(ground: CheckContext) -> CheckResult:
     with Database.open(path, readonly=True) as store:
         rows = [row for row in store.set_aside_counts() if row["last_at"] >= since]
     if not rows:
-        return CheckResult(name="set aside", state=OK, text=f"no record was refused in {WINDOW_D} days")
+        return CheckResult(name="set aside", state=OK, text=f"no record was rejected in {WINDOW_D} days")
     told = tuple(f"{row['count']} of uid {row['uid']}: {row['reason']}" for row in rows[:10])
     hint = "They are in `rejected` of the spool. A wrong address: munged's --origin must be the node's (docs/hooks.md)."
-    text = f"{sum(row['count'] for row in rows)} records were not believed"
+    text = f"{sum(row['count'] for row in rows)} records were rejected"
     return CheckResult(name="set aside", state=WARN, text=text, hint=hint, details=told)
 
 

@@ -56,7 +56,7 @@ def check_spool(ground: CheckContext) -> CheckResult:
     except (OSError, StoreError, BadCredential) as error:
         hint = getattr(error, "hint", "Is its file system full or mounted read-only? `df` and `mount` tell.")
         return CheckResult(name="spool", state=FAIL, text=f"{name}: {error}", hint=hint)
-    return CheckResult(name="spool", state=OK, text=f"{name}: a sealed record was written, read and removed")
+    return CheckResult(name="spool", state=OK, text=f"{name}: a signed record was written, read and removed")
 
 
 def _wrong_spool(found: os.stat_result, ground: CheckContext) -> str:
@@ -146,13 +146,13 @@ def check_published(ground: CheckContext) -> CheckResult:
     except OSError as error:
         return CheckResult(name="published", state=FAIL, text=f"{name}: {error.strerror}", hint=_PLAN)
     mode, owner = stat.S_IMODE(found.st_mode), ground.slurm_user or "SlurmUser"
-    mend = f"Run: chown {owner} {name}; chmod 0755 {name}"
+    fix = f"Run: chown {owner} {name}; chmod 0755 {name}"
     if found.st_uid not in _list_trusted_uids(ground) or mode & 0o022:
-        text = f"{name} can be written by others ({_name_of(found.st_uid)}, mode {mode:04o}): gsub believes none of it"
-        return CheckResult(name="published", state=FAIL, text=text, hint=mend)
+        text = f"{name} can be written by others ({_name_of(found.st_uid)}, mode {mode:04o}): gsub does not trust it"
+        return CheckResult(name="published", state=FAIL, text=text, hint=fix)
     if mode & 0o055 != 0o055:
         return CheckResult(
-            name="published", state=FAIL, text=f"{name}: mode {mode:04o}, users cannot read it", hint=mend
+            name="published", state=FAIL, text=f"{name}: mode {mode:04o}, users cannot read it", hint=fix
         )
     return CheckResult(name="published", state=OK, text=name)
 
@@ -176,7 +176,7 @@ def _judge_heartbeat(age: float, did: str) -> CheckResult:
     figures = {"reconciler_age_s": round(age)}
     if age < LATE_S:
         return CheckResult(name="reconciler", state=OK, text=f"it {did} {_format_age(age)} ago", figures=figures)
-    hint = "`systemctl status slurmwrap-reconcile` on the controller; `slurmwrap reconcile --once` says what is wrong."
+    hint = "`systemctl status slurmwrap-reconcile` on the controller; `slurmwrap reconcile --once` prints its errors."
     return CheckResult(
         name="reconciler", state=FAIL, text=f"it last {did} {_format_age(age)} ago", hint=hint, figures=figures
     )
@@ -263,7 +263,9 @@ def check_rules(ground: CheckContext) -> CheckResult:
     acting = [rule for rule in RULES if ground.config.mode_of(rule) == "act"]
     wrong = tuple(_list_helpless_rules(ground, acting))
     if wrong:
-        return CheckResult(name="rules", state=WARN, text=f"{len(wrong)} things are in their way", details=wrong)
+        return CheckResult(
+            name="rules", state=WARN, text=f"{len(wrong)} problems keep rules from acting", details=wrong
+        )
     text = f"act: {', '.join(acting)}" if acting else "none acts; all record and advise"
     return CheckResult(name="rules", state=OK, text=text, details=_list_unasked_rules(ground, acting))
 

@@ -104,9 +104,9 @@ def check_pyslurm(ground: CheckContext) -> CheckResult:
         return CheckResult(name="PySlurm", state=SKIP, text="not installed, and not needed")
     if not slurms or parse_release(ours) != parse_release(slurms):
         slurms = slurms or "of an unknown release"
-        hint = "It is left alone. PySlurm X.Y works with Slurm X.Y only (docs/pyslurm.md)."
+        hint = "It is not used. PySlurm X.Y works with Slurm X.Y only (docs/pyslurm.md)."
         return CheckResult(name="PySlurm", state=OK, text=f"{ours} is not for Slurm {slurms}: not used", hint=hint)
-    tried = "" if parse_release(ours) in PROVEN else "; not tried by us with this release"
+    tried = "" if parse_release(ours) in PROVEN else "; not tested with this release"
     return CheckResult(name="PySlurm", state=OK, text=f"{ours} for Slurm {slurms}{tried}")
 
 
@@ -139,7 +139,7 @@ def check_accounting(ground: CheckContext) -> CheckResult:
     if isinstance(ground.slurm, SlurmError):
         return CheckResult(name="accounting", state=SKIP, text="Slurm does not answer")
     if not Sacct.is_there(ground.slurm):
-        hint = "slurmwrap's own records do; of jobs that it never saw nothing is known once Slurm forgot them."
+        hint = "slurmwrap's own records are enough. Jobs that it never saw are unknown once Slurm has removed them."
         return CheckResult(name="accounting", state=OK, text="no slurmdbd", hint=hint)
     try:
         Sacct(ground.environ, timeout_s=ground.config.slurm_timeout_s).runs([1])
@@ -149,7 +149,7 @@ def check_accounting(ground: CheckContext) -> CheckResult:
     enforced = ground.setting("AccountingStorageEnforce")
     gpus = "gres/gpu" in ground.setting("AccountingStorageTRES")
     text = f"slurmdbd answers; enforced: {enforced or 'none'}; GPUs {'counted' if gpus else 'not counted'}"
-    hint = "" if gpus else "AccountingStorageTRES=gres/gpu in slurm.conf: without it no history knows GPUs."
+    hint = "" if gpus else "AccountingStorageTRES=gres/gpu in slurm.conf: without it the accounting has no GPUs."
     return CheckResult(name="accounting", state=OK if gpus else WARN, text=text, hint=hint)
 
 
@@ -294,7 +294,7 @@ def check_topology(ground: CheckContext) -> CheckResult:
     if known.remarks:
         hint = "See placement.topology_file or placement.topology_features (docs/placement.md)."
         return CheckResult(
-            name="topology", state=WARN, text="the site's own word is odd", hint=hint, details=known.remarks
+            name="topology", state=WARN, text="the site's own topology has defects", hint=hint, details=known.remarks
         )
     if not known.source and nodes > 1:
         hint = "TopologyPlugin in slurm.conf, or placement.topology_file here: else nothing is placed by distance."
@@ -315,7 +315,7 @@ def check_clock(ground: CheckContext) -> CheckResult:
     after = time.time()
     told = re.search(rb"Configuration data as of (\d+)", done.stdout)
     if not told:
-        return CheckResult(name="clock", state=UNKNOWN, text="slurmctld did not say what time it is")
+        return CheckResult(name="clock", state=UNKNOWN, text="slurmctld's answer has no time")
     skew = _compute_clock_offset(int(told[1]), before, after)
     figures = {"clock_skew_s": round(skew, 1)}
     if abs(skew) > _SKEW_S:

@@ -32,7 +32,7 @@ def check_configuration(ground: CheckContext) -> CheckResult:
     if loose:
         hint = "Check who changed it, then: chown root: FILE; chmod 644 FILE. Root and SlurmUser refuse it as it is."
         return CheckResult(name="configuration", state=WARN, text=text, hint=hint, details=odd)
-    hint = "`slurmwrap config show` tells who set what." if odd else ""
+    hint = "`slurmwrap config show` shows the source of each value." if odd else ""
     return CheckResult(name="configuration", state=WARN if odd else OK, text=text, hint=hint, details=odd)
 
 
@@ -59,9 +59,9 @@ def state_dir(ground: CheckContext) -> CheckResult:
     path = find_user_state_dir(ground.environ)
     there = next(one for one in (path, *path.parents) if one.exists())
     if not os.access(there, os.W_OK) and is_site_process(ground.config):
-        return CheckResult(name="state", state=SKIP, text="SlurmUser has the site's, and submits no jobs of his own")
+        return CheckResult(name="state", state=SKIP, text="SlurmUser uses the site's, and submits no jobs")
     if not os.access(there, os.W_OK):
-        hint = "Set XDG_STATE_HOME to a directory that you may write to. gsub submits all the same."
+        hint = "Set XDG_STATE_HOME to a directory that you may write to. gsub submits without it."
         return CheckResult(name="state", state=WARN, text=f"{there} cannot be written to", hint=hint)
     return CheckResult(name="state", state=OK, text=str(path))
 

@@ -186,14 +186,14 @@ def test_a_check_explains_itself(tmp_path: Path) -> None:
     assert (code, err) == (0, "")
     assert out.splitlines() == [
         "mail (the site; within 15 s)",
-        "  looks at  Whether mail.server greets us (EHLO, NOOP). No mail is sent.",
-        "  to fix    `slurmwrap config show mail`.",
+        "  looks at  Whether mail.server answers EHLO and NOOP. No mail is sent.",
+        "  to fix    See `slurmwrap config show mail`.",
     ]
 
 
 def test_every_check_has_words_and_a_name_of_its_own() -> None:
     assert len({look.name for look in LOOKS}) == len(LOOKS)
-    assert [look.name for look in LOOKS if not (look.about.endswith(".") and look.mend.endswith("."))] == []
+    assert [look.name for look in LOOKS if not (look.about.endswith(".") and look.fix.endswith("."))] == []
     assert [look.name for look in LOOKS if max(map(len, explain_check(look).splitlines())) > 80] == []
 
 
@@ -208,7 +208,7 @@ def ground(**sections: object) -> CheckContext:
 
 
 def a_look(name: str, see: Callable[[CheckContext], CheckResult], deadline_s: float = allow(30)) -> CheckSpec:
-    return CheckSpec(name=name, section=YOU, see=see, about="It looks.", mend="Mend.", deadline_s=deadline_s)
+    return CheckSpec(name=name, section=YOU, see=see, about="It looks.", fix="Fix it.", deadline_s=deadline_s)
 
 
 def good(where: CheckContext) -> CheckResult:
@@ -357,7 +357,7 @@ def test_a_mail_server_that_is_away_is_a_failure() -> None:
 @pytest.mark.parametrize(
     ("mode", "owner", "said"),
     [
-        (0o1733, 0, "a sealed record was written, read and removed"),
+        (0o1733, 0, "a signed record was written, read and removed"),
         (0o0733, 0, "mode 0733, not 1733: without the sticky bit everybody could remove what others sent"),
         (0o1755, 0, "mode 1755, not 1733: nodes and users cannot write"),
         (0o1777, 0, "mode 1777, not 1733: everybody can list what others sent"),
