@@ -67,7 +67,7 @@ docs: setup ## the documentation as a site in build/docs; a broken link or ancho
 docs-test: setup ## every command of the documentation and of the help texts, run on a real Slurm (slow; make test runs README's)
 	@$(ROOT) $(PY) -m pytest $(PARALLEL) tests/docs
 
-GENERATED = configuration_page doctor_page docs_formulas option_table report_schema list_schemas docs_reference docs_man docs_pictures
+GENERATED = configuration_page database_page doctor_page docs_formulas option_table report_schema list_schemas docs_reference docs_man docs_pictures
 reference: setup ## what docs/ has out of the code, anew: schemas, tables, docs/reference, docs/man, docs/images
 	@cd .ci && for s in $(GENERATED); do $(PY) $$s.py || exit 1; done
 

@@ -138,7 +138,7 @@ class Store(Protocol):
     def ingest(self, observation: Observation) -> bool:
         """Keeps it; False when its nonce is known (then nothing changed)."""
 
-    def set_aside(self, item: RejectedEntry, at: float) -> None:
+    def save_rejected_entry(self, item: RejectedEntry, at: float) -> None:
         """Counts a refused spool file."""
 
     def observations(self, cluster: str, job_id: int) -> tuple[Observation, ...]:

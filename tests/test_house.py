@@ -21,6 +21,7 @@ PACKAGE = ROOT / "slurmwrap"
 HEAVY = {"typer", "click", "rich", "jinja2", "sqlite_utils", "psutil", "pynvml", "pyslurm", "torch"}
 SHELLS = {"os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"}
 MAY_START_PROGRAMS = (
+    "cli/pager.py",
     "gsub/help_output.py",
     "host/run_command.py",
     "host/line_process.py",

@@ -51,7 +51,7 @@ def test_the_file_is_sound_and_holds_every_kind_of_row(made: Path) -> None:
     counts = {one.name: one.rows for one in found.tables}
     empty = {name for name, count in counts.items() if not count}
     assert empty <= {
-        *("profiles", "measurements", "set_aside", "ledger_resets", "pruned", "seen"),
+        *("profiles", "measurements", "rejected_entries", "budget_resets", "pruned", "seen"),
         *("gpu_faults", "incidents"),
     }
 

@@ -140,8 +140,8 @@ def _arm(dice: Dice, lots: int, fails: float, sigma: float, *, held_out: bool) -
     jobs, asked = dice.geometric(0.5, lots), gpus(dice, lots)
     waste = np.where(dice.random(lots) < fails, asked * dice.lognormal(0, sigma, lots), 0.0) * 3600
     return [
-        Drawn(f"{held_out} {lot}", held_out, cost, 0.0)
-        for lot, (count, cost) in enumerate(zip(jobs.tolist(), waste.tolist(), strict=True))
+        Drawn(f"{held_out} {holdout_group}", held_out, cost, 0.0)
+        for holdout_group, (count, cost) in enumerate(zip(jobs.tolist(), waste.tolist(), strict=True))
         for _ in range(count)
     ]
 
@@ -150,8 +150,8 @@ def _per_job(arm: list[Drawn], dice: Dice) -> tuple[float, Interval]:
     """As it was: the ratio made linear, and the mean's interval of that."""
     lots: dict[str, tuple[int, float]] = {}
     for one in arm:
-        jobs, cost = lots.get(one.lot, (0, 0.0))
-        lots[one.lot] = jobs + 1, cost + one.waste_gpu_s / 3600
+        jobs, cost = lots.get(one.holdout_group, (0, 0.0))
+        lots[one.holdout_group] = jobs + 1, cost + one.waste_gpu_s / 3600
     counts, costs = (np.array(column, dtype=float) for column in zip(*lots.values(), strict=True))
     ratio = float(costs.sum() / counts.sum())
     return ratio, before.studentized(ratio + (costs - ratio * counts) / counts.mean(), dice)

@@ -239,15 +239,15 @@ class Teller:
         return self._again(record, rule, drains, f"{found.category}, retry {spent + 1} of {limit}")
 
     def _again(
-        self, record: JobRun, rule: str, drains: list[PlannedAction], because: str
+        self, record: JobRun, rule: str, drains: list[PlannedAction], reason: str
     ) -> tuple[float, JobRun, list[PlannedAction]]:
         avoid = record.nodes if rule == "retry_elsewhere" and len(record.nodes) == 1 else ()
         memory = ("MinMemoryNode", (record.mem_mib_per_node or 1024) * 3 // 2) if rule == "resize" else None
         delay = self._dice.randint(60, 240) if rule == "retry" else 0
         std_out = requeue.retry_output(record.std_out, record.restarts)
-        again = RequeueSpec(rule=rule, because=because, avoid=avoid, memory=memory, delay_s=delay, std_out=std_out)
+        again = RequeueSpec(rule=rule, reason=reason, avoid=avoid, memory=memory, delay_s=delay, std_out=std_out)
         asked = [*drains, *requeue.make_requeue_actions(again, JobRecord(job_id=record.attempt.job_id))]
-        told = [because, *([f"away from {avoid[0]}"] if avoid else []), *([f"after {delay} s"] if delay else [])]
+        told = [reason, *([f"away from {avoid[0]}"] if avoid else []), *([f"after {delay} s"] if delay else [])]
         start_at = float(record.end_time or 0) + 20 + delay
         decided = replace(record, decision=rule, decision_reason="; ".join(told), retry_at=start_at, reconciled=True)
         return 20.0 + delay, decided, asked

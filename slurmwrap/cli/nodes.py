@@ -317,8 +317,8 @@ def _store_mark(name: str, kind: str, note: str, resume: bool) -> None:
 def _resume_node(node: str, database: Database, config: Config) -> None:
     """Through the edge, which looks at the node as it is now and lifts only a drain whose Reason is ours."""
     now = time.time()
-    because = f"slurmwrap nodes, by {list_options.get_user_name_of_caller()}"
-    action = SlurmAction(verb=Verb.RESUME, target=node, because=because)
+    reason = f"slurmwrap nodes, by {list_options.get_user_name_of_caller()}"
+    action = SlurmAction(verb=Verb.RESUME, target=node, reason=reason)
     number = database.intend(None, PlannedAction(rule="drain", action=action), "act", now)
     try:
         SlurmCommands(os.environ, timeout_s=config.slurm_timeout_s).apply(action)

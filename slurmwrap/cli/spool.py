@@ -74,7 +74,7 @@ def show(user: list_options.User = "", as_json: list_options.AsJson = False) -> 
     counts = []
     if place.database.exists():
         with Database.open(place.database, readonly=True) as database:
-            counts = [{**row, "user": list_options.user_name(row["uid"])} for row in database.set_aside_counts()]
+            counts = [{**row, "user": list_options.user_name(row["uid"])} for row in database.count_rejected_entries()]
     rows = [row for row in counts if not wanted or row["user"] in wanted]
     list_options.say_list("spool_refused", rows, _refused(rows), as_json=as_json)
 

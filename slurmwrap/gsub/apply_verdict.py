@@ -131,15 +131,15 @@ def _cancel(waiting: HeldJob, job_id: int, verdict: Verdict, desk: SubmitContext
         record = _retry_while_unreachable(lambda: find_waiting_job(job_id, desk, waiting.job), desk)
     except SlurmError as error:
         desk.say(f"job {job_id} could not be cancelled: {error}")
-        refused = SlurmAction(verb=Verb.CANCEL, target=str(job_id), because=verdict.reason)
+        refused = SlurmAction(verb=Verb.CANCEL, target=str(job_id), reason=verdict.reason)
         return (_describe_action(refused, str(error)),)
     if record is None:
         return ()
     told = comment(f"slurmwrap: pre-run failed: {verdict.reason}", record.comment)
     target = str(job_id)
     actions = (
-        SlurmAction(verb=Verb.UPDATE_JOB, target=target, key="Comment", value=told, because="the reason stays visible"),
-        SlurmAction(verb=Verb.CANCEL, target=target, because=verdict.reason),
+        SlurmAction(verb=Verb.UPDATE_JOB, target=target, key="Comment", value=told, reason="the reason stays visible"),
+        SlurmAction(verb=Verb.CANCEL, target=target, reason=verdict.reason),
     )
     return _apply_each(actions, desk)
 
@@ -244,7 +244,7 @@ def _apply_each(actions: Sequence[SlurmAction], desk: SubmitContext) -> Applied:
 
 def _describe_action(action: SlurmAction, error: str | None) -> Mapping[str, str | None]:
     shown = {"verb": action.verb.value, "target": action.target, "option": action.key, "new": action.value}
-    return {**shown, "reason": action.because, "error": error}
+    return {**shown, "reason": action.reason, "error": error}
 
 
 def _retry_while_unreachable(ask: Callable[[], T], desk: SubmitContext) -> T:

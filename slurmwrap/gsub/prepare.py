@@ -78,9 +78,9 @@ def prepare(request: JobRequest, desk: SubmitContext) -> PreparedJob:
     if delay and group:
         group = sha256_hex(f"{group} {delay} {request.value('dependency')}".encode("utf-8", "surrogateescape"))
     prerun, reason = choose_prerun(request, snapshot, desk, mark, group)
-    lot, held_out = "", False
+    holdout_group, held_out = "", False
     if desk.config.prerun.holdout > 0:
-        lot, held_out = draw(prerun, request.own.prerun, group or mark, desk)
+        holdout_group, held_out = draw(prerun, request.own.prerun, group or mark, desk)
         prerun, reason = ("off", WHY) if held_out else (prerun, reason)
     # a heterogeneous job goes as it was asked for: what we would change in one component may not fit the others
     chosen = PlacementPlan() if request.hetjob else _make_plan(request, profile, snapshot, prerun, desk)
@@ -110,7 +110,7 @@ def prepare(request: JobRequest, desk: SubmitContext) -> PreparedJob:
         forced=forced,
         group=group,
         profile_s=_profile_s(prerun, profile, desk.config.prerun.profile_s),
-        lot=lot,
+        holdout_group=holdout_group,
         held_out=held_out,
         delay=delay,
     )

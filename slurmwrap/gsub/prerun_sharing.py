@@ -176,7 +176,7 @@ def _read_meant_job(directory: Path) -> JobIdentity | None:
         return None
 
 
-def _start(guest: WaitingJob, desk: SubmitContext, because: str) -> bool:
+def _start(guest: WaitingJob, desk: SubmitContext, reason: str) -> bool:
     """Only a job that waits for its time: what runs, ended, or was given another time by its user stays as it is, and
     so does another job that has the id now."""
     try:
@@ -190,9 +190,9 @@ def _start(guest: WaitingJob, desk: SubmitContext, because: str) -> bool:
             return False
         # A task of an array may have begun: of the rest.
         address = record.waiting_address or str(guest.job_id)
-        desk.slurm.apply(start_action(address, guest.release_at, because))
+        desk.slurm.apply(start_action(address, guest.release_at, reason))
     except SlurmError as error:
         desk.say(f"job {guest.job_id} could not be released ({error}); it starts by itself after its grace time")
         return False
-    desk.say(f"job {guest.job_id} was released: {because}")
+    desk.say(f"job {guest.job_id} was released: {reason}")
     return True

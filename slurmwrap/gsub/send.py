@@ -279,7 +279,7 @@ def _build_submission(
         # in a reservation it does not compete for what the reconciler divides
         tune=request.own.tune and desk.config.tuning.enabled and request.setting("reservation") is None,
         place=request.own.place and desk.config.placement.enabled,
-        lot=prepared.lot,
+        holdout_group=prepared.holdout_group,
         held_out=prepared.held_out,
     )
 

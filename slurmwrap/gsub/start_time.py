@@ -41,6 +41,6 @@ def has_user_changed_start_time(record: JobRecord, given: Sequence[float], now: 
 
 
 # The update that ends a job's waiting.
-def start_action(address: str, release_at: str, because: str) -> SlurmAction:
+def start_action(address: str, release_at: str, reason: str) -> SlurmAction:
     """The update that makes a waiting job eligible."""
-    return SlurmAction(verb=Verb.UPDATE_JOB, target=address, key="StartTime", value=release_at, because=because)
+    return SlurmAction(verb=Verb.UPDATE_JOB, target=address, key="StartTime", value=release_at, reason=reason)

@@ -81,7 +81,7 @@ class PreparedJob:
     profile_s: float = 0.0  # seconds of the pre-run that are for the CPU curve
     job_environ: Mapping[str, str] = field(default_factory=dict)  # laid over the real job's environment alone
     step_dir: str = ""  # where the real job counts its steps; "" when it does not
-    lot: str = ""  # the draw of prerun.holdout that it took part in; "": none
+    holdout_group: str = ""  # the draw of prerun.holdout that it took part in; "": none
     held_out: bool = False  # that draw left its pre-run out
     delay: str = ""  # why the job cannot start yet by its own request; "": nothing keeps it
 

@@ -109,7 +109,7 @@ def _make_result(
             return HookTestResult(
                 node=name, job_id=job, error=f"the test job waits ({record.reason}); it may be tried again"
             )
-    word = f"; set aside: {'; '.join(reasons)}" if reasons else ""
+    word = f"; rejected: {'; '.join(reasons)}" if reasons else ""
     return HookTestResult(node=name, job_id=job, missing=tuple((one.value, _WHERE[one] + word) for one in missing))
 
 

@@ -33,7 +33,7 @@ class SlurmAction:
     key: str = ""
     # For UPDATE_JOB its value; for DRAIN the Reason.
     value: str = ""
-    because: str = ""
+    reason: str = ""
 
 
 # What our Prolog gate refused: may replace slurmctld's own "Prolog error".

@@ -38,7 +38,7 @@ class Observation:
     facts: Mapping[str, Any] = field(default_factory=dict)  # see docs/records.md for the keys of each context
 
 
-# What reading a spool gives: an observation, or what was set aside and why.
+# What reading a spool gives: an observation, or what was rejected and why.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RejectedEntry:
     """A spool file that was not believed, and why. It is kept apart and counted."""

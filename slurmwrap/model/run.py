@@ -120,7 +120,7 @@ class ActionRecord:
     target: str
     key: str
     value: str
-    because: str
+    reason: str
     intended_at: float
     done_at: float | None = None
     error: str = ""  # "" when it worked
@@ -138,7 +138,7 @@ def intended(attempt: RunKey | None, ruled: PlannedAction, mode: str, at: float,
         target=action.target,
         key=action.key,
         value=action.value,
-        because=action.because,
+        reason=action.reason,
         intended_at=at,
     )
 

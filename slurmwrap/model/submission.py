@@ -46,5 +46,7 @@ class Submission:
     own: Mapping[str, Any] = field(default_factory=dict)  # what its user set of the options that placement may change
     tune: bool = False  # CPUs and memory of the waiting job may be changed
     place: bool = False  # and where it insists to run
-    lot: str = ""  # the draw of prerun.holdout that it took part in: submissions of one draw share it; "": none
+    holdout_group: str = (
+        ""  # the draw of prerun.holdout that it took part in: submissions of one draw share it; "": none
+    )
     held_out: bool = False  # that draw left its pre-run out

@@ -64,7 +64,7 @@ class SubmittedRequest:
 class Urgent:
     """Why not to wait for a deadline. `everything`: back to what the user asked for; else only the node list goes."""
 
-    because: str
+    reason: str
     everything: bool = True
 
 
@@ -95,11 +95,9 @@ def relax(
     if "ReqNodeList" not in wanted and in_force.get("ReqNodeList") and _is_pin_over(record, now, pin_s, urgent):
         wanted.insert(0, "ReqNodeList")
     values = {**_list_level_values(levels[: goal + 1]), "ReqNodeList": ""}
-    because = urgent.because if urgent else _format_wait_reason(levels[goal], now - float(record.eligible_time or 0))
+    reason = urgent.reason if urgent else _format_wait_reason(levels[goal], now - float(record.eligible_time or 0))
     actions = {
-        key: SlurmAction(
-            verb=Verb.UPDATE_JOB, target=record.waiting_address, key=key, value=values[key], because=because
-        )
+        key: SlurmAction(verb=Verb.UPDATE_JOB, target=record.waiting_address, key=key, value=values[key], reason=reason)
         for key in wanted
         if _is_own_key(key, asked, record) and is_loosening(key, in_force.get(key, ""), values[key], record)
     }

@@ -48,8 +48,8 @@ def make_retune_actions(
     if request.own.tune:
         updates = (*updates, *_update_memory(old, new, request, record), *_update_cpus(old, new, request, record))
     return tuple(
-        SlurmAction(verb=Verb.UPDATE_JOB, target=record.address, key=key, value=value, because=because)
-        for key, value, because in updates
+        SlurmAction(verb=Verb.UPDATE_JOB, target=record.address, key=key, value=value, reason=reason)
+        for key, value, reason in updates
     )
 
 
@@ -68,7 +68,7 @@ def undo(
         # the other way round: Slurm checks the job after each key, and would refuse the first of them again
         back |= {"MinCPUsNode": str(cpus * tasks), "CPUsPerTask": str(cpus)}
     return tuple(
-        SlurmAction(verb=Verb.UPDATE_JOB, target=record.address, key=key, value=value, because="the update was refused")
+        SlurmAction(verb=Verb.UPDATE_JOB, target=record.address, key=key, value=value, reason="the update was refused")
         for key, value in back.items()
         if key in keys
     )
@@ -107,7 +107,7 @@ def group_calls(actions: Sequence[SlurmAction]) -> tuple[tuple[SlurmAction, ...]
     return tuple(calls)
 
 
-Update = tuple[str, str, str]  # key, value, because
+Update = tuple[str, str, str]  # key, value, reason
 
 
 def _exclude(old: PlacementPlan, new: PlacementPlan, request: JobRequest, record: JobRecord) -> Iterator[Update]:
@@ -151,9 +151,9 @@ def _update_cpus(old: PlacementPlan, new: PlacementPlan, request: JobRequest, re
     before, after = _get_task_cpus(old, request), _get_task_cpus(new, request)
     if not before or not after or before == after or record.cpus != before * tasks * record.num_nodes:
         return
-    because = _find_reason(new, "cpus-per-task") or "back to what was asked for"
-    yield "CPUsPerTask", str(after), because
-    yield "MinCPUsNode", str(after * tasks), because
+    reason = _find_reason(new, "cpus-per-task") or "back to what was asked for"
+    yield "CPUsPerTask", str(after), reason
+    yield "MinCPUsNode", str(after * tasks), reason
 
 
 def is_proven_shape(shape: ResourceShape) -> bool:

@@ -55,7 +55,7 @@ def make_block_action(block: BlockedInput) -> SlurmAction:
     """One block as a recorded change."""
     whom = "site" if block.uid == EVERYBODY else "user"
     return SlurmAction(
-        verb=Verb.BLOCK_INPUT, target=block.path, key=whom, value=block.digest, because=block.reason[:_SHOWN]
+        verb=Verb.BLOCK_INPUT, target=block.path, key=whom, value=block.digest, reason=block.reason[:_SHOWN]
     )
 
 

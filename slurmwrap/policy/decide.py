@@ -131,9 +131,9 @@ def _decide_block_input(case: DecisionContext, config: Config) -> RetryDecision:
         and possible
         and not decision_context.find_exhausted_budget(case, 0, 1, config)
     ):
-        because = f"once more elsewhere, to tell a bad file from a bad mount: {path}"
+        reason = f"once more elsewhere, to tell a bad file from a bad mount: {path}"
         return _schedule_rerun(
-            case, config, RequeueSpec(rule="retry_elsewhere", because=because, avoid=_avoid(case, config))
+            case, config, RequeueSpec(rule="retry_elsewhere", reason=reason, avoid=_avoid(case, config))
         )
     blocks = blocked_inputs.make_blocks(case)
     return RetryDecision(
@@ -165,7 +165,7 @@ def _decide_rerun(case: DecisionContext, config: Config, spent: int, limit: int,
         return RetryDecision(decision="stop", reason=reason)
     if refusal := decision_context.find_refusal(case):
         return RetryDecision(decision="stop", reason=f"{category}; not run again: {refusal}")
-    return _schedule_rerun(case, config, replace(again, because=_format_retry_reason(case, spent, limit)))
+    return _schedule_rerun(case, config, replace(again, reason=_format_retry_reason(case, spent, limit)))
 
 
 def _format_retry_reason(case: DecisionContext, spent: int, limit: int) -> str:
@@ -207,7 +207,7 @@ def _schedule_rerun(case: DecisionContext, config: Config, again: RequeueSpec) -
 
 
 def _describe_requeue(again: RequeueSpec) -> str:
-    details = [again.because]
+    details = [again.reason]
     if again.avoid:
         details.append(f"away from {', '.join(again.avoid)}")
     if again.memory:

@@ -52,7 +52,7 @@ def make_launch_comment(case: DecisionContext) -> str:
 def _decide_after_gate(case: DecisionContext) -> RetryDecision:
     # Of several nodes only one need have refused.
     nodes = case.gate_nodes or case.record.nodes[:1]
-    because = f"the Prolog gate refused {', '.join(nodes)}: {case.gate}"
+    reason = f"the Prolog gate refused {', '.join(nodes)}: {case.gate}"
     relabel = tuple(
         PlannedAction(
             rule="gate",
@@ -60,20 +60,20 @@ def _decide_after_gate(case: DecisionContext) -> RetryDecision:
                 verb=Verb.DRAIN,
                 target=node,
                 value=f"{GATE_PREFIX}{case.gate}, before job {case.record.attempt.job_id}",
-                because="Slurm drained it for the Prolog's exit code",
+                reason="Slurm drained it for the Prolog's exit code",
             ),
         )
         for node in nodes
     )
-    found = _decide_release(case, "gate", because, nodes)
+    found = _decide_release(case, "gate", reason, nodes)
     return RetryDecision(decision="retry_elsewhere", reason=found.reason, actions=(*relabel, *found.actions))
 
 
-def _decide_release(case: DecisionContext, rule: str, because: str, avoid: tuple[str, ...]) -> RetryDecision:
+def _decide_release(case: DecisionContext, rule: str, reason: str, avoid: tuple[str, ...]) -> RetryDecision:
     assert case.job is not None
     again = RequeueSpec(
-        rule=rule, because=because, avoid=avoid if len(avoid) == 1 else (), comment=make_launch_comment(case)
+        rule=rule, reason=reason, avoid=avoid if len(avoid) == 1 else (), comment=make_launch_comment(case)
     )
     # It is requeued and held already.
     actions = requeue.make_requeue_actions(again, case.job)[1:]
-    return RetryDecision(decision="retry_elsewhere", reason=because, actions=actions)
+    return RetryDecision(decision="retry_elsewhere", reason=reason, actions=actions)

@@ -27,7 +27,7 @@ class RequeueSpec:
     """What shall be different in the next run. "" and None: as it was."""
 
     rule: str
-    because: str = ""
+    reason: str = ""
     avoid: tuple[str, ...] = ()
     memory: tuple[str, int] | None = None  # (scontrol's key, MiB)
     time_min: int | None = None
@@ -47,16 +47,16 @@ def make_requeue_actions(again: RequeueSpec, job: JobRecord) -> tuple[PlannedAct
     )
     start = f"now+{max(again.delay_s, SETTLE_S)}"
     steps = (
-        (Verb.REQUEUEHOLD, "", "", again.because),
-        *((Verb.UPDATE_JOB, key, value, because) for key, value, because in updates),
+        (Verb.REQUEUEHOLD, "", "", again.reason),
+        *((Verb.UPDATE_JOB, key, value, reason) for key, value, reason in updates),
         (Verb.RELEASE, "", "", "it was held while it was changed"),
         (Verb.UPDATE_JOB, "StartTime", start, "Slurm delays a requeued job by two minutes"),
     )
     return tuple(
         PlannedAction(
-            rule=again.rule, action=SlurmAction(verb=verb, target=job.address, key=key, value=value, because=because)
+            rule=again.rule, action=SlurmAction(verb=verb, target=job.address, key=key, value=value, reason=reason)
         )
-        for verb, key, value, because in steps
+        for verb, key, value, reason in steps
     )
 
 

@@ -77,10 +77,12 @@ def drains_of(diagnosis: Diagnosis, record: JobRun) -> tuple[PlannedAction, ...]
     if not node or not diagnosis.conclusive:
         return ()
     what = diagnosis.category + (f" ({diagnosis.signature})" if diagnosis.signature else "")
-    reason = f"{DRAIN_PREFIX} {what}, seen by job {record.attempt.job_id}"
-    because = f"conclusive fault: {what}"
+    text = f"{DRAIN_PREFIX} {what}, seen by job {record.attempt.job_id}"
     return (
-        PlannedAction(rule="drain", action=SlurmAction(verb=Verb.DRAIN, target=node, value=reason, because=because)),
+        PlannedAction(
+            rule="drain",
+            action=SlurmAction(verb=Verb.DRAIN, target=node, value=text, reason=f"conclusive fault: {what}"),
+        ),
     )
 
 

@@ -88,7 +88,7 @@ def make_refused_action_event(action: ActionRecord) -> Event:
 
 def make_rejected_files_event(count: int) -> Event:
     """Spool files that were not believed."""
-    text = f"{count} spool files were not believed and set aside"
+    text = f"{count} spool files were rejected"
     return Event(kind=EventKind.REFUSED, text=text, fields=(("SLURMWRAP_COUNT", str(count)),))
 
 
@@ -118,7 +118,7 @@ def _list_action_fields(action: ActionRecord) -> tuple[tuple[str, str], ...]:
         _TARGETS.get(action.verb, "SLURM_JOB_ID"): action.target,
         "SLURMWRAP_RULE": action.rule,
         "SLURMWRAP_VERB": action.verb,
-        "SLURMWRAP_BECAUSE": action.because,
+        "SLURMWRAP_REASON": action.reason,
     }
     return _set(known)
 

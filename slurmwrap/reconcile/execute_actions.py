@@ -66,7 +66,7 @@ def _get_mode(ruled: PlannedAction, run: ReconcilePass) -> str:
 def _was_refused(record: JobRun, run: ReconcilePass) -> bool:
     """Whether an update was undone; what the world made void was not refused."""
     found = run.edges.store.actions(record.attempt) if record.decision == "resize" else ()
-    return any(action.because == _UNDONE for action in found)
+    return any(action.reason == _UNDONE for action in found)
 
 
 def _execute_actions(record: JobRun, actions: Sequence[ActionRecord], run: ReconcilePass) -> bool:
@@ -123,7 +123,7 @@ def _settle_action(
     A refused size is put back first, so that being killed in between cannot leave it with Slurm unnoticed.
     """
     error = _ask(action, record, run) if found.due is ActionState.NOW else ""
-    if error and record is not None and action.key in requeue.SIZES and action.because != _UNDONE:
+    if error and record is not None and action.key in requeue.SIZES and action.reason != _UNDONE:
         error = error if _undo(action, record, run) else None
     if error is not None:
         _mark_done(action, error or found.why, run)
@@ -155,7 +155,7 @@ def _undo(step: ActionRecord, record: JobRun, run: ReconcilePass) -> bool:
     value = requeue.undo(step.key, record)
     if not value or value == step.value:
         return True
-    back = SlurmAction(verb=Verb.UPDATE_JOB, target=step.target, key=step.key, value=value, because=_UNDONE)
+    back = SlurmAction(verb=Verb.UPDATE_JOB, target=step.target, key=step.key, value=value, reason=_UNDONE)
     number = run.edges.store.intend(record.attempt, PlannedAction(rule=step.rule, action=back), "act", run.now)
     known = run.edges.store.actions(record.attempt)
     found = next(a for a in known if a.action_id == number)
@@ -171,7 +171,7 @@ def _mark_done(action: ActionRecord, error: str, run: ReconcilePass) -> None:
 
 def _to_slurm_action(action: ActionRecord) -> SlurmAction:
     return SlurmAction(
-        verb=Verb(action.verb), target=action.target, key=action.key, value=action.value, because=action.because
+        verb=Verb(action.verb), target=action.target, key=action.key, value=action.value, reason=action.reason
     )
 
 

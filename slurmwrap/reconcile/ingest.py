@@ -66,7 +66,7 @@ def _ingest_entry(
             return collected
         item = RejectedEntry(name=collected.name, reason=reason, uid=item.uid)
     report.refused += 1
-    edges.store.set_aside(item, edges.clock.now())
+    edges.store.save_rejected_entry(item, edges.clock.now())
     return replace(collected, item=item)
 
 

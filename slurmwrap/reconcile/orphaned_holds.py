@@ -31,11 +31,11 @@ def release_gates(run: ReconcilePass) -> None:
             target=job.waiting_address or str(submission.job_id),
             key="StartTime",
             value=release_at(submission),
-            because="its pre-run is gone without a verdict",
+            reason="its pre-run is gone without a verdict",
         )
         try:
             run.edges.slurm.apply(action)
-            run.edges.say(f"job {submission.job_id} was released: {action.because}")
+            run.edges.say(f"job {submission.job_id} was released: {action.reason}")
         except SlurmUnreachable:
             raise
         except SlurmError as error:

@@ -225,9 +225,7 @@ def _is_begun(waiting: PendingGsubJob, run: ReconcilePass) -> bool:
 
 
 def _to_slurm_action(known: ActionRecord) -> SlurmAction:
-    return SlurmAction(
-        verb=Verb.UPDATE_JOB, target=known.target, key=known.key, value=known.value, because=known.because
-    )
+    return SlurmAction(verb=Verb.UPDATE_JOB, target=known.target, key=known.key, value=known.value, reason=known.reason)
 
 
 def _find_submission(key: RunKey, job: JobRecord, run: ReconcilePass) -> Submission | None:
@@ -315,7 +313,7 @@ def _undo(
     if job is None or not job.pending:
         return
     undone = [
-        replace(action, value=back[action.key], because=UNDONE)
+        replace(action, value=back[action.key], reason=UNDONE)
         for action in reversed(actions)
         if action.key not in _STAYS and back.get(action.key) not in (None, action.value)
     ]

@@ -63,10 +63,10 @@ def _restore_too_large(waiting: PendingGsubJob, run: ReconcilePass) -> tuple[Gro
     }
     if back and not before.resize_refused and run.edges.config.mode_of("relax") == "act":
         store.save_attempt(replace(before, resize_refused=True))
-    because = f"Slurm says {record.reason[:60]}: back to what it ran with"
+    reason = f"Slurm says {record.reason[:60]}: back to what it ran with"
     target = record.waiting_address
     return tuple(
-        (SlurmAction(verb=Verb.UPDATE_JOB, target=target, key=key, value=value, because=because),)
+        (SlurmAction(verb=Verb.UPDATE_JOB, target=target, key=key, value=value, reason=reason),)
         for key, value in back.items()
     )
 
@@ -98,11 +98,11 @@ def find_urgency(waiting: PendingGsubJob, run: ReconcilePass) -> Urgent | None:
     """Why not to wait for a deadline: Slurm names what we asked for, or a node that we named is no longer free."""
     record = waiting.record
     if reason := find_blocking_reason(waiting.asked, record):
-        return Urgent(because=f"Slurm says {reason[:60]}: back to what was asked for")
+        return Urgent(reason=f"Slurm says {reason[:60]}: back to what was asked for")
     if record.req_nodes and "ReqNodeList" in list_submitted_values(waiting.asked, record):
         nodes = {node.name: node for node in run.snapshot().nodes}
         if taken := [name for name in names_in(record.req_nodes) if not _free(nodes.get(name), record)]:
-            return Urgent(because=f"{taken[0]} is not free any more", everything=False)
+            return Urgent(reason=f"{taken[0]} is not free any more", everything=False)
     return None
 
 

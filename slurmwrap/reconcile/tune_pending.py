@@ -194,7 +194,7 @@ def tune_waiting(run: ReconcilePass) -> None:
         elif _limited(waiting.record, scarce) and _by_us(waiting):
             _give_back(waiting, run, _SCARCE)
     ours = [w for w in ours if not _limited(w.record, scarce)]
-    tunable = {w.record.waiting_address: w for w in ours if not any(action.because == _BACK for action in w.known)}
+    tunable = {w.record.waiting_address: w for w in ours if not any(action.reason == _BACK for action in w.known)}
     if not tunable or off:
         run.book.startable = {}
         return
@@ -245,7 +245,7 @@ def updates(record: JobRecord, shape: ResourceShape, claim: JobDemand, grant: Al
             target=record.waiting_address,
             key=key,
             value=str(value),
-            because=reason or "back to its share, so that it can start",
+            reason=reason or "back to its share, so that it can start",
         )
         for key, (value, reason) in values.items()
     )
@@ -275,7 +275,7 @@ def _limited(record: JobRecord, scarce: Set[tuple[str, str]]) -> bool:
     return not scarce.isdisjoint({("QOS", record.qos), ("Assoc", record.account)})
 
 
-def _give_back(waiting: PendingGsubJob, run: ReconcilePass, because: str) -> None:
+def _give_back(waiting: PendingGsubJob, run: ReconcilePass, reason: str) -> None:
     """What is as we left it; what its user changed since is theirs."""
     record, shape = waiting.record, waiting.submission.shape
     tasks = count_tasks_per_node(shape) if shape is not None else None
@@ -284,7 +284,7 @@ def _give_back(waiting: PendingGsubJob, run: ReconcilePass, because: str) -> Non
     asked = {"CPUsPerTask": shape.cpus, "MinCPUsNode": shape.cpus * tasks, "MinMemoryNode": shape.mem_mib}
     now, left = back(record), _as_we_left_it(waiting)
     actions = [
-        SlurmAction(verb=Verb.UPDATE_JOB, target=record.waiting_address, key=key, value=str(value), because=because)
+        SlurmAction(verb=Verb.UPDATE_JOB, target=record.waiting_address, key=key, value=str(value), reason=reason)
         for key, value in asked.items()
         if now[key] != str(value) and left[key]
     ]

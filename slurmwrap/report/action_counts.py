@@ -40,10 +40,10 @@ def list_advised_actions(actions: Sequence[ActionRecord]) -> tuple[ToDo, ...]:
     done = {a.target for a in drains if a.mode == "act" and a.done_at is not None and not a.error}
     reasons: dict[tuple[str, str], dict[str, None]] = {}
     for action in advised:
-        reasons.setdefault((action.because, action.value), {})[action.target] = None
+        reasons.setdefault((action.reason, action.value), {})[action.target] = None
     todo = [
-        ToDo(why=because or "advised", command=update_node(tuple(nodes), "DRAIN", reason))
-        for (because, reason), nodes in reasons.items()
+        ToDo(why=why or "advised", command=update_node(tuple(nodes), "DRAIN", text))
+        for (why, text), nodes in reasons.items()
     ]
     if done:
         why = f"drained by slurmwrap; once {'they are' if len(done) > 1 else 'it is'} repaired"
@@ -65,7 +65,7 @@ def format_scontrol_line(action: ActionRecord) -> str:
         return update_node((action.target,), action.verb.upper(), action.value)
     target = shlex.quote(action.target)
     if action.verb == Verb.BLOCK_INPUT.value:
-        return f"slurmwrap inputs block {target} --reason {shlex.quote(action.because or 'blocked')}"
+        return f"slurmwrap inputs block {target} --reason {shlex.quote(action.reason or 'blocked')}"
     if action.verb == Verb.CANCEL.value:
         return f"scancel {target}"
     if action.verb == Verb.UPDATE_JOB.value:

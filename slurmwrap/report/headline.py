@@ -31,7 +31,7 @@ def build_page(report: NightReport, zone: tzinfo | None = UTC) -> Page:
         zone=zone,
         verdict=make_night_verdict(report),
         figures=_list_figures(report) if _has_anything(report) else (),
-        to_do=tuple(SuggestedCommand(because=one.why, command=one.command) for one in report.to_do),
+        to_do=tuple(SuggestedCommand(reason=one.why, command=one.command) for one in report.to_do),
         sections=parts,
         notes=report.notes,
         glossary=list_glossary_terms(report, parts),

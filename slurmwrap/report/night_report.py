@@ -70,7 +70,7 @@ class Wrong:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holdout:
-    """Jobs that skipped their pre-run by lot (prerun.holdout) next to those that had one.
+    """Jobs that skipped their pre-run at random (prerun.holdout) next to those that had one.
 
     Waste: GPU-hours of failed runs per job, pre-runs included. `difference`: what a pre-run saves per job, by
     experiment; None: too few.

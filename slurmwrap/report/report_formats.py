@@ -161,7 +161,7 @@ def _format_actions(page: Page) -> Iterator[str]:
     if page.to_do:
         yield "## What to do"
     for one in page.to_do:
-        yield markdown_code(text_format.fit(one.because, MARKDOWN_MORE))
+        yield markdown_code(text_format.fit(one.reason, MARKDOWN_MORE))
         yield markdown_block(one.command, "sh")
 
 

@@ -124,7 +124,7 @@ class Paced(NamedTuple):
 class Drawn(NamedTuple):
     """A submission that took part in a draw of prerun.holdout and whose job has ended."""
 
-    lot: str
+    holdout_group: str
     held_out: bool
     waste_gpu_s: float  # of its failed runs
     # Its share of its pre-run.

@@ -139,9 +139,9 @@ class NightVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuggestedCommand:
-    """A command, and why; `because` may hold someone's words."""
+    """A command, and why; `reason` may hold what a user wrote."""
 
-    because: str
+    reason: str
     command: str
 
 

@@ -184,7 +184,7 @@ def interpolate_speed(curve: Sequence[CurvePoint], cpus: float) -> float | None:
     return points[0].steps_per_s if len(points) == 1 and points[0].cpus == cpus else None
 
 
-# Jobs whose pre-run was left out by lot, next to those that had theirs: what pre-runs save, by experiment.
+# Jobs whose pre-run was left out at random, next to those that had theirs: what pre-runs save, by experiment.
 #
 # Submissions of one sweep share one draw and fail alike: the draw is the case, not the job.
 def compute_holdout(figures: Figures) -> Holdout:
@@ -202,7 +202,7 @@ def compute_holdout(figures: Figures) -> Holdout:
     )
     if min(_count_failing(held), _count_failing(control)) < NEEDED:
         return found
-    groups = _group_by_lot(held), _group_by_lot(control)
+    groups = _group_by_holdout(held), _group_by_holdout(control)
     (out, its), (other, theirs) = (_compute_per_job(group) for group in groups)
     low, high = put_together(out - other, [(out, its), (-other, scale_interval(theirs, -1.0))])
     return replace(found, difference=out - other, low=low, high=high)
@@ -214,32 +214,34 @@ def _compute_waste(drawn: Sequence[Drawn]) -> float | None:
 
 
 def _count_failing(drawn: Sequence[Drawn]) -> int:
-    return len({one.lot for one in drawn if one.waste_gpu_s})
+    return len({one.holdout_group for one in drawn if one.waste_gpu_s})
 
 
 def _compute_cost(one: Drawn) -> float:
     return (one.waste_gpu_s + one.prerun_gpu_s) / 3600
 
 
-class _Lot(NamedTuple):
+class _HoldoutGroup(NamedTuple):
     jobs: int
     cost: float  # GPU-hours
     waste_gpu_s: float
 
 
-def _group_by_lot(drawn: Sequence[Drawn]) -> list[_Lot]:
-    found: dict[str, _Lot] = {}
+def _group_by_holdout(drawn: Sequence[Drawn]) -> list[_HoldoutGroup]:
+    found: dict[str, _HoldoutGroup] = {}
     for one in drawn:
-        jobs, cost, waste = found.get(one.lot, (0, 0.0, 0.0))
-        found[one.lot] = _Lot(jobs + 1, cost + _compute_cost(one), waste + one.waste_gpu_s)
+        jobs, cost, waste = found.get(one.holdout_group, (0, 0.0, 0.0))
+        found[one.holdout_group] = _HoldoutGroup(jobs + 1, cost + _compute_cost(one), waste + one.waste_gpu_s)
     return list(found.values())
 
 
-def _compute_per_job(lots: Sequence[_Lot]) -> tuple[float, Interval]:
+def _compute_per_job(groups: Sequence[_HoldoutGroup]) -> tuple[float, Interval]:
     """(GPU-hours per job, its interval): a ratio, with the error of what each draw adds to it (Cochran 1977, 6.4)."""
-    n, jobs = len(lots), sum(lot.jobs for lot in lots)
-    ratio = fsum(lot.cost for lot in lots) / jobs
-    spread = fsum((lot.cost - ratio * lot.jobs) ** 2 for lot in lots)
+    n, jobs = len(groups), sum(group.jobs for group in groups)
+    ratio = fsum(group.cost for group in groups) / jobs
+    spread = fsum((group.cost - ratio * group.jobs) ** 2 for group in groups)
     return ratio, compute_interval_around(
-        ratio, sqrt(spread * n / (n - 1)) / jobs, [lot.waste_gpu_s for lot in lots if lot.waste_gpu_s]
+        ratio,
+        sqrt(spread * n / (n - 1)) / jobs,
+        [group.waste_gpu_s for group in groups if group.waste_gpu_s],
     )

@@ -24,7 +24,7 @@ CREATE TABLE seen ( -- nonces of removed observations, so that a copy of one is 
     at INTEGER NOT NULL -- Unix seconds: of the observation
 ) WITHOUT ROWID;
 
-CREATE TABLE set_aside ( -- counts of rejected spool files
+CREATE TABLE rejected_entries ( -- counts of rejected spool files
     uid INTEGER NOT NULL, -- owner of the file; -1: unknown
     reason TEXT NOT NULL, -- why it was rejected
     count INTEGER NOT NULL, -- how many
@@ -107,8 +107,8 @@ CREATE TABLE runs ( -- one ended row of attempts in 45 bytes, kept by triggers: 
     name INTEGER NOT NULL, -- job_names.id
     category INTEGER, -- names.id; NULL: not judged
     outcome INTEGER NOT NULL, -- 0 not judged, 1 completed, 2 failed, 3 cancelled, 4 completed with an error in its output
-    aside INTEGER NOT NULL, -- 1: a pre-run's own job; 2: stopped by its pre-run, it never ran
-    again INTEGER NOT NULL, -- 1: not the job's first run
+    excluded INTEGER NOT NULL, -- 1: a pre-run's own job; 2: stopped by its pre-run, it never ran
+    is_rerun INTEGER NOT NULL, -- 1: not the job's first run
     incident TEXT, -- incidents.incident_id
     gpu_permille INTEGER, -- GPU use by NVML's accounting; these two stay when attempts.measurement goes
     gpus_unused INTEGER, -- GPUs on which no process was ever seen
@@ -136,7 +136,7 @@ CREATE TABLE actions ( -- changes of Slurm; the intention is stored before the c
     target TEXT NOT NULL, -- job address or node
     key TEXT NOT NULL, -- the key that scontrol updates
     value TEXT NOT NULL, -- its new value
-    because TEXT NOT NULL, -- one sentence
+    reason TEXT NOT NULL, -- one sentence
     intended_at REAL NOT NULL, -- Unix seconds; written before Slurm is asked
     done_at REAL, -- Unix seconds; NULL: not done
     error TEXT NOT NULL, -- "": it worked
@@ -248,14 +248,14 @@ CREATE TABLE submissions ( -- one call of gsub, as its user reports it
     plan TEXT NOT NULL, -- JSON: the first PlacementPlan; {} once slim
     changes TEXT NOT NULL, -- JSON list: what the rewrite changed, with reasons; [] once slim
     more TEXT NOT NULL DEFAULT '{}', -- JSON: fields of the record that have no column
-    lot TEXT NOT NULL DEFAULT '', -- the draw of the hold-out that it took part in; empty: none
+    holdout_group TEXT NOT NULL DEFAULT '', -- the randomized hold-out group that it was assigned to; empty: none
     held_out INTEGER NOT NULL DEFAULT 0, -- 1: by that draw it has no pre-run
     slim INTEGER NOT NULL DEFAULT 0, -- 1: its details were removed after [retention] detail_d
     PRIMARY KEY (cluster, job_id, at)
 ) WITHOUT ROWID;
 CREATE INDEX submissions_by_time ON submissions (at);
 CREATE INDEX submissions_by_script ON submissions (script_sha256, fingerprint);
-CREATE INDEX submissions_in_lot ON submissions (at) WHERE lot <> '';
+CREATE INDEX submissions_in_holdout ON submissions (at) WHERE holdout_group <> '';
 CREATE INDEX submissions_by_prerun ON submissions (prerun_job_id) WHERE prerun_job_id IS NOT NULL;
 CREATE INDEX submissions_detailed ON submissions (at) WHERE slim = 0;
 
@@ -336,7 +336,7 @@ CREATE INDEX delays_open ON delays (cluster) WHERE over = 0;
 CREATE INDEX delays_by_time ON delays (seen_at);
 CREATE INDEX delays_detailed ON delays (seen_at) WHERE over = 1 AND address <> '';
 
-CREATE TABLE ledger_resets ( -- failures of a job before this time no longer count against its retry budget
+CREATE TABLE budget_resets ( -- failures of a job before this time no longer count against its retry budget
     cluster TEXT NOT NULL, -- ClusterName of slurm.conf
     job_id INTEGER NOT NULL, -- raw job id
     at REAL NOT NULL, -- Unix seconds
@@ -393,28 +393,28 @@ CREATE TRIGGER runs_delete AFTER DELETE ON attempts WHEN old.end_time IS NOT NUL
 END;
 
 CREATE TRIGGER runs_of_preruns AFTER INSERT ON preruns BEGIN
-    UPDATE runs SET aside = 1 WHERE (end_time, job_id, submit_time, cluster) IN (
+    UPDATE runs SET excluded = 1 WHERE (end_time, job_id, submit_time, cluster) IN (
         SELECT a.end_time, a.job_id, a.submit_time, n.id FROM attempts a JOIN names n ON n.name = a.cluster
         WHERE a.cluster = new.cluster AND a.job_id = new.prerun_job_id AND a.end_time IS NOT NULL);
 END;
 
 CREATE TRIGGER runs_of_stopped_jobs AFTER INSERT ON preruns
 WHEN new.verdict_outcome = 'fail' AND new.job_id IS NOT NULL BEGIN
-    UPDATE runs SET aside = 2 WHERE (end_time, job_id, submit_time, cluster) IN (
+    UPDATE runs SET excluded = 2 WHERE (end_time, job_id, submit_time, cluster) IN (
         SELECT a.end_time, a.job_id, a.submit_time, n.id FROM attempts a JOIN names n ON n.name = a.cluster
         WHERE a.cluster = new.cluster AND a.job_id = new.job_id AND a.end_time IS NOT NULL AND a.nodes = '[]');
 END;
 
 CREATE TRIGGER runs_of_submitted_preruns AFTER INSERT ON submissions WHEN new.prerun_job_id IS NOT NULL
 BEGIN
-    UPDATE runs SET aside = 1 WHERE (end_time, job_id, submit_time, cluster) IN (
+    UPDATE runs SET excluded = 1 WHERE (end_time, job_id, submit_time, cluster) IN (
         SELECT a.end_time, a.job_id, a.submit_time, n.id FROM attempts a JOIN names n ON n.name = a.cluster
         WHERE a.cluster = new.cluster AND a.job_id = new.prerun_job_id AND a.end_time IS NOT NULL);
 END;
 
 CREATE TRIGGER runs_of_late_preruns AFTER UPDATE OF prerun_job_id ON submissions
 WHEN new.prerun_job_id IS NOT NULL BEGIN
-    UPDATE runs SET aside = 1 WHERE (end_time, job_id, submit_time, cluster) IN (
+    UPDATE runs SET excluded = 1 WHERE (end_time, job_id, submit_time, cluster) IN (
         SELECT a.end_time, a.job_id, a.submit_time, n.id FROM attempts a JOIN names n ON n.name = a.cluster
         WHERE a.cluster = new.cluster AND a.job_id = new.prerun_job_id AND a.end_time IS NOT NULL);
 END;
@@ -471,12 +471,12 @@ CREATE TRIGGER totals_observed AFTER INSERT ON observations BEGIN
     ON CONFLICT (metric, a, b) DO UPDATE SET value = value + excluded.value;
 END;
 
-CREATE TRIGGER totals_refused AFTER INSERT ON set_aside BEGIN
+CREATE TRIGGER totals_refused AFTER INSERT ON rejected_entries BEGIN
     INSERT INTO totals SELECT 'observations_refused', '', '', new.count WHERE true
     ON CONFLICT (metric, a, b) DO UPDATE SET value = value + excluded.value;
 END;
 
-CREATE TRIGGER totals_refused_again AFTER UPDATE OF count ON set_aside WHEN new.count > old.count BEGIN
+CREATE TRIGGER totals_refused_again AFTER UPDATE OF count ON rejected_entries WHEN new.count > old.count BEGIN
     INSERT INTO totals SELECT 'observations_refused', '', '', new.count - old.count WHERE true
     ON CONFLICT (metric, a, b) DO UPDATE SET value = value + excluded.value;
 END;
@@ -519,8 +519,8 @@ CREATE TRIGGER runs_insert AFTER INSERT ON attempts WHEN new.end_time IS NOT NUL
         name = excluded.name,
         category = excluded.category,
         outcome = excluded.outcome,
-        aside = excluded.aside,
-        again = excluded.again,
+        excluded = excluded.excluded,
+        is_rerun = excluded.is_rerun,
         incident = excluded.incident,
         gpu_permille = coalesce(excluded.gpu_permille, gpu_permille),
         gpus_unused = coalesce(excluded.gpus_unused, gpus_unused);
@@ -567,8 +567,8 @@ CREATE TRIGGER runs_update AFTER UPDATE OF end_time, start_time, gpus, nodes, us
         name = excluded.name,
         category = excluded.category,
         outcome = excluded.outcome,
-        aside = excluded.aside,
-        again = excluded.again,
+        excluded = excluded.excluded,
+        is_rerun = excluded.is_rerun,
         incident = excluded.incident,
         gpu_permille = coalesce(excluded.gpu_permille, gpu_permille),
         gpus_unused = coalesce(excluded.gpus_unused, gpus_unused);

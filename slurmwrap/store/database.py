@@ -86,7 +86,7 @@ class Database(UserReportTables, FaultTables):
                 self._write("INSERT INTO gpu_faults VALUES (:node, :at, :cluster, :job_id, :uid, :text)", about)
         return new
 
-    def set_aside(self, item: RejectedEntry, at: float) -> None:
+    def save_rejected_entry(self, item: RejectedEntry, at: float) -> None:
         """Counts a refused spool file by whose it was and why, so that a flood of them stays one row."""
         row = {
             "uid": item.uid,
@@ -95,14 +95,14 @@ class Database(UserReportTables, FaultTables):
             "at": at,
         }
         self._write(
-            """INSERT INTO set_aside VALUES (:uid, :reason, 1, :at, :at, :name) ON CONFLICT (uid, reason)
+            """INSERT INTO rejected_entries VALUES (:uid, :reason, 1, :at, :at, :name) ON CONFLICT (uid, reason)
             DO UPDATE SET count = count + 1, last_at = :at, last_name = :name""",
             row,
         )
 
-    def set_aside_counts(self) -> tuple[Mapping[str, Any], ...]:
+    def count_rejected_entries(self) -> tuple[Mapping[str, Any], ...]:
         """Refused spool files: dicts of uid, reason, count, first_at, last_at, last_name; most frequent first."""
-        return tuple(self._rows("SELECT * FROM set_aside ORDER BY count DESC, uid, reason"))
+        return tuple(self._rows("SELECT * FROM rejected_entries ORDER BY count DESC, uid, reason"))
 
     def hooks_seen(
         self, cluster: str, *, since: float, jobs: int = 20_000

@@ -23,7 +23,7 @@ from slurmwrap.store.session import Session
 
 _EVER = 1e18  # Unix seconds
 _FAILED = f"diagnosis_category NOT IN ({', '.join(repr(one) for one in NO_FAILURES)})"  # NULL: not judged, not failed
-# What `runs` knows by its column `aside`, of runs that have not ended: a pre-run's own run is none.
+# What `runs` knows by its column `excluded`, of runs that have not ended: a pre-run's own run is none.
 _TRIAL = """(
     EXISTS (SELECT 1 FROM preruns p WHERE p.cluster = a.cluster AND p.prerun_job_id = a.job_id)
     OR EXISTS (SELECT 1 FROM submissions s WHERE s.prerun_job_id = a.job_id AND s.cluster = a.cluster))"""
@@ -216,8 +216,8 @@ def _make_stopped_clause(wanted: RunFilter, uids: Sequence[int]) -> Clause:
 def forget_set_aside(database: Session) -> int:
     """Forgets the counts of spool files that were not believed; returns how many rows there were."""
     with database.transaction():
-        count: int = database._rows("SELECT count(*) AS n FROM set_aside")[0]["n"]
-        database._write("DELETE FROM set_aside", {})
+        count: int = database._rows("SELECT count(*) AS n FROM rejected_entries")[0]["n"]
+        database._write("DELETE FROM rejected_entries", {})
     return count
 
 
@@ -262,7 +262,7 @@ def _make_narrow_clauses(wanted: RunFilter) -> list[Clause]:
     """What the table `runs` knows."""
     until = _EVER if wanted.until is None else wanted.until
     return [
-        ("r.end_time >= ? AND r.end_time < ? AND r.aside = 0", [wanted.since or 0, until]),
+        ("r.end_time >= ? AND r.end_time < ? AND r.excluded = 0", [wanted.since or 0, until]),
         _make_name_clause("r.user", wanted.users),
         _make_name_clause("r.account", wanted.accounts),
         _make_name_clause("r.category", wanted.categories),

@@ -138,7 +138,10 @@ def read(
         ],
         tuned=[one for row in (tuned.result() if tuned else ()) if (one := rows_as.tuned(*row)) is not None],
         paced=near,
-        drawn=[Drawn(lot, bool(out), float(waste), float(trial)) for lot, out, waste, trial in drawn.result()],
+        drawn=[
+            Drawn(holdout_group, bool(out), float(waste), float(trial))
+            for holdout_group, out, waste, trial in drawn.result()
+        ],
         holdout=config.prerun.holdout,
         passed=[Passed(float(seconds), category, float(run_s)) for seconds, category, run_s in passed.result()],
         refused=refused.result()[0][0],

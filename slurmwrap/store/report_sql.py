@@ -19,7 +19,7 @@ def _format_bin_sql(low: int, high: int) -> str:
 
 
 _BIN = _format_bin_sql(0, len(BIN_EDGES_S))
-_REAL = "r.end_time >= :since AND r.end_time < :until AND r.aside = 0{mine}"
+_REAL = "r.end_time >= :since AND r.end_time < :until AND r.excluded = 0{mine}"
 
 _STRUCK = "(r.incident IS NOT NULL AND r.incident IN (SELECT value FROM json_each(:incidents)))"
 _DEMAND = "(r.gpus > 1) + (r.gpus > 4) + (r.gpus > 8)"
@@ -56,7 +56,7 @@ LASTED = Summed(
     create="packed INTEGER PRIMARY KEY, runs INTEGER",
     insert=f"""
 SELECT (category << 32) | (min(run_s, 2147483647) << 1) | (r.end_time >= :since AND NOT {_STRUCK}), 1 FROM runs r
-WHERE r.end_time >= :looked AND r.end_time < :until AND r.aside = 0 AND r.outcome = 2{{mine}}
+WHERE r.end_time >= :looked AND r.end_time < :until AND r.excluded = 0 AND r.outcome = 2{{mine}}
 ON CONFLICT (packed) DO UPDATE SET runs = runs + 1""",
     select="""
 SELECT json_group_array(json_array(packed >> 32, packed & 1, (packed >> 1) & 2147483647, runs)) FROM (
@@ -98,7 +98,7 @@ WITH again AS MATERIALIZED ( -- else SQLite looks each of them up twice
         AND a.submit_time < r.submit_time AND a.end_time >= :since AND a.end_time < :until
         AND (a.nodes <> '[]' OR NOT EXISTS (SELECT 1 FROM preruns p WHERE p.job_id = a.job_id AND p.cluster = a.cluster
             AND p.verdict_outcome = 'fail'))
-    ) AS same FROM runs r WHERE {_REAL} AND again = 1
+    ) AS same FROM runs r WHERE {_REAL} AND is_rerun = 1
 )
 SELECT user, account, category, count(*) AS repeats, sum(same AND outcome = 2 AND NOT struck) AS failed FROM again
 WHERE same IS NOT NULL GROUP BY user, account, category
@@ -144,7 +144,7 @@ SELECT coalesce(sum(seconds), 0) FROM (
 )
 """
 TRIALS_S = """
-SELECT coalesce(sum(gpus * run_s), 0) FROM runs r WHERE end_time >= :since AND end_time < :until AND aside = 1{mine}
+SELECT coalesce(sum(gpus * run_s), 0) FROM runs r WHERE end_time >= :since AND end_time < :until AND excluded = 1{mine}
 """
 # It stopped a job that then had no run: a borrowed verdict stops none, nor one that Slurm did not take.
 _STOPPED_ONE = """(p.verdict_outcome = 'fail' AND p.job_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM attempts a
@@ -228,12 +228,12 @@ _RUNS_OF = """(
 _FAILED = " AND a.diagnosis_category NOT IN ('success', 'cancelled')"
 _WASTE = _RUNS_OF.format(what="sum(a.gpus * max(0, a.end_time - a.start_time))", which=_FAILED)
 DRAWN = f"""
-SELECT s.lot, s.held_out, coalesce({_WASTE}, 0) AS waste,
+SELECT s.holdout_group, s.held_out, coalesce({_WASTE}, 0) AS waste,
     coalesce((SELECT max(p.verdict_seconds) FROM preruns p WHERE p.cluster = s.cluster
         AND p.prerun_job_id = s.prerun_job_id AND p.job_id = s.job_id
         AND p.job_id = (SELECT min(q.job_id) FROM preruns q WHERE q.cluster = p.cluster
             AND q.prerun_job_id = p.prerun_job_id)), 0) AS trial
-FROM submissions s WHERE s.at >= :since AND s.at < :until AND s.lot <> ''
+FROM submissions s WHERE s.at >= :since AND s.at < :until AND s.holdout_group <> ''
 AND {_RUNS_OF.format(what="count(*)", which="")} > 0{{mine}}
 ORDER BY s.at DESC LIMIT 100000
 """
@@ -331,7 +331,7 @@ ORDER BY end_time DESC LIMIT :sample
 HARDWARE = """
 SELECT a.* FROM runs r JOIN attempts a ON a.job_id = r.job_id AND a.submit_time = r.submit_time
     AND a.cluster = (SELECT name FROM names WHERE id = r.cluster)
-WHERE r.end_time >= :recent AND r.aside = 0 AND r.category IN (
+WHERE r.end_time >= :recent AND r.excluded = 0 AND r.category IN (
     SELECT id FROM names WHERE name IN ('gpu_hardware', 'gpu_ecc_error', 'node_failure', 'cuda_init_failed')
 ){mine} ORDER BY r.end_time DESC LIMIT 2000
 """

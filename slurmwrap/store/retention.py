@@ -97,8 +97,9 @@ _ROOT_LINE = f"""(SELECT json_array(json_object('source', json_extract(value, '$
     'line', json_extract(value, '$.line'), 'text', substr(json_extract(value, '$.text'), 1, {_LINE}), 'role', 'root'))
     FROM json_each(diagnosis_evidence) WHERE json_extract(value, '$.role') = 'root' LIMIT 1)"""
 _WELL = "diagnosis_category IN ('success', 'cancelled')"
-# What makes two submissions the very same is asked of those that had a pre-run, a draw, or a failure.
-_DIGEST = """CASE WHEN :digest = 64 OR prerun_job_id IS NOT NULL OR lot <> '' OR json_type(more, '$.forced') IS NOT NULL
+# Two submissions are compared only if they had a pre-run, a hold-out group or a failure.
+_DIGEST = """CASE WHEN :digest = 64 OR prerun_job_id IS NOT NULL OR holdout_group <> ''
+        OR json_type(more, '$.forced') IS NOT NULL
         OR EXISTS (SELECT 1 FROM attempts a WHERE a.cluster = submissions.cluster AND a.job_id = submissions.job_id
         AND a.diagnosis_category NOT IN ('success', 'cancelled')) THEN substr({}, 1, :digest) ELSE '' END"""
 _TRIAL = """EXISTS (SELECT 1 FROM preruns p WHERE p.cluster = t.cluster AND p.prerun_job_id = t.job_id)"""
@@ -233,9 +234,9 @@ KINDS: tuple[RetentionKind, ...] = (
         key="action_id",
         where="intended_at < :before AND done_at IS NOT NULL AND verb = 'block input' AND length(value) > 16",
         statements=(
-            f"UPDATE actions SET value = substr(value, 1, 16), because = '' WHERE {_format_chosen_sql('action_id')}",
+            f"UPDATE actions SET value = substr(value, 1, 16), reason = '' WHERE {_format_chosen_sql('action_id')}",
         ),
-        size="length(because) + 48",
+        size="length(reason) + 48",
     ),
     RetentionKind(
         name="delays (details)",
@@ -253,7 +254,7 @@ KINDS: tuple[RetentionKind, ...] = (
         index="delays_detailed",
     ),
     _make_removal_kind("gpu_faults", "detail", "rowid", "at < :before", "length(text) + 40"),
-    _make_removal_kind("set_aside", "detail", "uid, reason", "last_at < :before"),
+    _make_removal_kind("rejected_entries", "detail", "uid, reason", "last_at < :before"),
     _make_removal_kind(
         "measurements", "detail", "key, at, source, measurement", "at < :before", "length(measurement) + 60"
     ),
@@ -282,7 +283,7 @@ KINDS: tuple[RetentionKind, ...] = (
     _make_removal_kind("removals", "keep", "node, began", "ended < :before"),
     _make_removal_kind("repairs", "keep", "node, at, kind", "at < :before"),
     _make_removal_kind("incidents", "keep", "incident_id", "over_at < :before", "length(jobs) + length(nodes) + 200"),
-    _make_removal_kind("ledger_resets", "keep", "cluster, job_id, at", "at < :before"),
+    _make_removal_kind("budget_resets", "keep", "cluster, job_id, at", "at < :before"),
 )
 
 

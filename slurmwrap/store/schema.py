@@ -92,7 +92,7 @@ ACTIONS = RecordTable(
     record=ActionRecord,
     key=("action_id",),
     columns=_split_words(
-        """action_id cluster job_id submit_time rule mode verb target key value because intended_at done_at error"""
+        """action_id cluster job_id submit_time rule mode verb target key value reason intended_at done_at error"""
     ),
     nested={"attempt": _ATTEMPT_KEY},
 )
@@ -128,7 +128,7 @@ SUBMISSIONS = RecordTable(
     key=_split_words("cluster job_id at"),
     columns=_split_words(
         """cluster job_id at uid user name script_path script_sha256 work_dir gpus nodes retry profile_key prerun_mode
-        prerun_job_id fingerprint inputs output_appends plan changes lot held_out"""
+        prerun_job_id fingerprint inputs output_appends plan changes holdout_group held_out"""
     ),
     json=frozenset({"inputs", "plan", "changes"}),
     inside={"shape": ResourceShape},
@@ -178,7 +178,7 @@ DELAYS = RecordTable(
     nested={"attempt": _ATTEMPT_KEY},
 )
 LEDGER_RESETS = RecordTable(
-    name="ledger_resets",
+    name="budget_resets",
     record=LedgerReset,
     key=_split_words("cluster job_id at"),
     columns=_split_words("cluster job_id at who note"),

@@ -40,7 +40,7 @@ _UUID = re.compile(r"-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.env\Z")
 
 
 class UntrustedRecord(Exception):
-    """Why a file is set aside."""
+    """Why a file is rejected."""
 
 
 def parse(payload: bytes) -> Observation:
@@ -260,7 +260,7 @@ class SealedSpool:
         return replace(found, uid=sealed.uid)
 
     def discard(self, collected: Sequence[SpoolEntry]) -> None:
-        """Removes what is stored, keeps the newest thousand of what was set aside in `rejected/`."""
+        """Removes what is stored, keeps the newest thousand of what was rejected in `rejected/`."""
         with _open_directory(self._directory) as folder:
             for one in collected:
                 if not _remove(folder.descriptor, one.name, keep=isinstance(one.item, RejectedEntry)):
@@ -291,7 +291,7 @@ class PlainSpool:
                     yield SpoolEntry(name=name, item=_set_aside(name, str(reason), uid))
 
     def discard(self, collected: Sequence[SpoolEntry]) -> None:
-        """Removes what is stored, moves what was set aside."""
+        """Removes what is stored, moves what was rejected."""
         with _open_directory(self._directory) as folder:
             for one in collected:
                 _remove(folder.descriptor, one.name, keep=isinstance(one.item, RejectedEntry))

@@ -129,6 +129,6 @@ class UserReportTables(Session):
     def resets(self, job_id: int) -> tuple[LedgerReset, ...]:
         """Of one raw job id, oldest first. A file of an older version has none."""
         # Opened to read: not migrated.
-        if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'ledger_resets'"):
+        if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'budget_resets'"):
             return ()
         return self._select(schema.LEDGER_RESETS, {"job_id = ?": job_id}, order="at")

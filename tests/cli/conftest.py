@@ -53,7 +53,7 @@ def _fill(path: Path, plain: dict[str, Any], shift: float) -> None:
         for one in plain["actions"]:
             action = record_from_json(ActionRecord, one)
             wanted = SlurmAction(
-                verb=Verb(action.verb), target=action.target, key=action.key, value=action.value, because=action.because
+                verb=Verb(action.verb), target=action.target, key=action.key, value=action.value, reason=action.reason
             )
             known = {tuple(a["attempt"].values()) for a in plain["attempts"]}
             assert action.attempt is not None

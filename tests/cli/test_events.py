@@ -28,7 +28,7 @@ def a_failure(day: dict[str, Any]) -> JobRun:
 
 def an_action(**changed: str) -> ActionRecord:
     known = {"rule": "drain", "mode": "act", "verb": "drain", "target": "n1", "key": "", "value": "slurmwrap: xid 79"}
-    return ActionRecord(action_id=1, attempt=None, intended_at=1.0, **{**known, "because": "xid 79", **changed})
+    return ActionRecord(action_id=1, attempt=None, intended_at=1.0, **{**known, "reason": "xid 79", **changed})
 
 
 def test_a_judged_run_is_found_by_job_user_category_and_each_node(day: dict[str, Any]) -> None:
@@ -63,12 +63,12 @@ def test_a_judged_run_is_found_by_job_user_category_and_each_node(day: dict[str,
                     ("SLURM_NODE", "n1"),
                     ("SLURMWRAP_RULE", "drain"),
                     ("SLURMWRAP_VERB", "drain"),
-                    ("SLURMWRAP_BECAUSE", "xid 79"),
+                    ("SLURMWRAP_REASON", "xid 79"),
                 ),
             ),
         ),
         (
-            an_action(rule="resize", verb="update job", target="77_2", key="MinMemoryNode", value="9", because=""),
+            an_action(rule="resize", verb="update job", target="77_2", key="MinMemoryNode", value="9", reason=""),
             Event(
                 kind=EventKind.ACTED,
                 text="done: update job 77_2 MinMemoryNode=9",
@@ -76,7 +76,7 @@ def test_a_judged_run_is_found_by_job_user_category_and_each_node(day: dict[str,
             ),
         ),
         (
-            an_action(rule="block_input", verb="block input", target="/d/x", key="site", value="ab", because=""),
+            an_action(rule="block_input", verb="block input", target="/d/x", key="site", value="ab", reason=""),
             Event(
                 kind=EventKind.ACTED,
                 text="done: block input /d/x site=ab",
@@ -131,7 +131,7 @@ def test_where_the_journal_was_asked_for_it_gets_the_fields(listener: socket.soc
         log.tell(event_log.make_rejected_files_event(3))
         assert said(one) == ""
         assert listener.recv(1 << 16).decode().splitlines() == [
-            "MESSAGE=3 spool files were not believed and set aside",
+            "MESSAGE=3 spool files were rejected",
             "PRIORITY=4",
             "SYSLOG_IDENTIFIER=slurmwrap",
             "SLURMWRAP_EVENT=refused",

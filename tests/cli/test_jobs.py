@@ -86,9 +86,9 @@ def own(tmp_path: Path) -> Path:
             )
         last = ran(81, 2).attempt
         for verb in (Verb.REQUEUEHOLD, Verb.RELEASE):
-            action = SlurmAction(verb=verb, target="81", because="nccl_error, retry 3 of 3")
+            action = SlurmAction(verb=verb, target="81", reason="nccl_error, retry 3 of 3")
             database.intend(last, PlannedAction(rule="retry", action=action), "act", NOW - 60)
-        drain = SlurmAction(verb=Verb.DRAIN, target="n1", because="Xid 79")
+        drain = SlurmAction(verb=Verb.DRAIN, target="n1", reason="Xid 79")
         database.intend(last, PlannedAction(rule="drain", action=drain), "act", NOW - 60)
     return path
 
@@ -181,8 +181,8 @@ def test_a_job_that_slurm_holds_is_left_to_its_user(slurmwrap: Run, own: Path) -
 
 
 def test_what_is_planned_and_not_intended_yet_is_taken_back_too(slurmwrap: Run, own: Path) -> None:
-    action = SlurmAction(verb=Verb.REQUEUEHOLD, target="82", because="x")
-    drain = SlurmAction(verb=Verb.DRAIN, target="n1", because="y")
+    action = SlurmAction(verb=Verb.REQUEUEHOLD, target="82", reason="x")
+    drain = SlurmAction(verb=Verb.DRAIN, target="n1", reason="y")
     planned = (PlannedAction(rule="drain", action=drain), PlannedAction(rule="retry", action=action))
     with Database.open(own) as database:
         database.save_attempt(ran(82, planned=planned, retry_at=NOW + 500.0))

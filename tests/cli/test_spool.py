@@ -34,7 +34,7 @@ def own(tmp_path: Path) -> Path:
     with Database.open(tmp_path / "slurmwrap" / "user.db") as database:
         for number in range(3):
             item = RejectedEntry(name=f"n{number}", reason="it is not a MUNGE credential", uid=os.geteuid())
-            database.set_aside(item, 1.8e9 + number)
+            database.save_rejected_entry(item, 1.8e9 + number)
     return spool
 
 

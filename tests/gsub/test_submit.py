@@ -251,12 +251,12 @@ def test_a_job_that_a_lot_holds_out_goes_without_its_pre_run(held_out: bool) -> 
     )
     send(prepare(request(), at), at, trial)
     (told,) = memory.submissions
-    assert (told.held_out, len(told.lot), told.prerun_mode) == (held_out, 16, "off" if held_out else "auto")
+    assert (told.held_out, len(told.holdout_group), told.prerun_mode) == (held_out, 16, "off" if held_out else "auto")
     assert [option for call in slurm.calls for option in call.options if option == "--begin=now+600"] == (
         [] if held_out else ["--begin=now+600"]
     )
     other = prepare(request("--prerun=auto"), at)
-    assert (other.prerun, other.lot, other.held_out) == ("auto", "", False)
+    assert (other.prerun, other.holdout_group, other.held_out) == ("auto", "", False)
 
 
 def test_without_a_pre_run_nothing_waits() -> None:

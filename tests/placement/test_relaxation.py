@@ -86,7 +86,7 @@ def test_levels_are_reached_in_order_as_their_time_is_over(after_s: float, expec
 def test_an_action_says_whom_what_and_why() -> None:
     ((first,), *_) = relax(ASKED, RECORD, now=T0 + 60)
     assert first == SlurmAction(
-        verb=Verb.UPDATE_JOB, target="81", key="ReqNodeList", value="", because="it waited 1 min: now one rack"
+        verb=Verb.UPDATE_JOB, target="81", key="ReqNodeList", value="", reason="it waited 1 min: now one rack"
     )
 
 
@@ -129,12 +129,12 @@ def test_what_its_user_changed_since_is_left_alone(theirs: dict, untouched: str)
     ],
 )
 def test_a_job_that_cannot_be_loosened_is_not_touched(not_ours: dict) -> None:
-    assert told(replace(RECORD, **not_ours), after_s=900, urgent=Urgent(because="x")) == []
+    assert told(replace(RECORD, **not_ours), after_s=900, urgent=Urgent(reason="x")) == []
 
 
 def test_slurm_takes_the_priority_of_a_job_that_fits_nowhere_and_that_is_no_hold() -> None:
     nowhere = replace(RECORD, priority=0, reason="BadConstraints")
-    assert (("NumNodes", "2-4"),) in told(nowhere, after_s=1, urgent=Urgent(because="BadConstraints"))
+    assert (("NumNodes", "2-4"),) in told(nowhere, after_s=1, urgent=Urgent(reason="BadConstraints"))
 
 
 def test_of_an_array_only_what_waits_is_addressed() -> None:
@@ -172,11 +172,11 @@ def test_a_pin_ends_when_a_node_is_taken_or_its_time_is_over() -> None:
     assert told(asked=slow, after_s=59) == []
     assert told(asked=slow, after_s=60) == [(("ReqNodeList", ""),)]
     assert told(asked=slow, after_s=9, pin_s=8) == [(("ReqNodeList", ""),)]
-    assert told(after_s=1, urgent=Urgent(because="n1 is taken", everything=False)) == [(("ReqNodeList", ""),)]
+    assert told(after_s=1, urgent=Urgent(reason="n1 is taken", everything=False)) == [(("ReqNodeList", ""),)]
 
 
 def test_what_blocks_the_job_goes_back_at_once_to_what_its_user_asked_for() -> None:
-    groups = told(after_s=1, urgent=Urgent(because="BadConstraints"))
+    groups = told(after_s=1, urgent=Urgent(reason="BadConstraints"))
     assert dict(pair for group in groups for pair in group) == {
         "ReqNodeList": "",
         "Switches": "0",
@@ -271,14 +271,14 @@ def test_a_level_that_asks_for_what_is_not_looser_changes_nothing(key: str, valu
 
 def test_what_the_plan_did_not_set_is_not_loosened_whatever_a_level_says() -> None:
     """The node list and features of the job are the site's own plugin's, or the user's."""
-    assert told(asked=replace(ASKED, plan=replace(PLAN, lines=())), after_s=900, urgent=Urgent(because="x")) == []
+    assert told(asked=replace(ASKED, plan=replace(PLAN, lines=())), after_s=900, urgent=Urgent(reason="x")) == []
 
 
 def test_a_flood_of_levels_is_cut() -> None:
     flood = tuple(Level(name="x" * 10_000, wait_s=0, updates=(("Switches", "0"),) * 5000) for _ in range(5000))
     groups = relax(replace(ASKED, plan=replace(PLAN, levels=flood)), RECORD, now=T0 + 1)
     assert [[action.key for action in group] for group in groups] == [["Switches"]]
-    assert len(groups[0][0].because) < 100
+    assert len(groups[0][0].reason) < 100
 
 
 @settings(max_examples=60)
@@ -306,7 +306,7 @@ def test_whatever_a_submission_says_only_looser_values_of_known_keys_come_out(
         SubmittedRequest(plan=plan, own=OWN, shape=SHAPE),
         RECORD,
         now=T0 + 5000,
-        urgent=Urgent(because="x") if urgent else None,
+        urgent=Urgent(reason="x") if urgent else None,
     )
     in_force = {"ExcNodeList": "n[6-7]", "ReqNodeList": "n[0-1]", "Switches": "1@60:00", "NumNodes": "2-2"}
     in_force |= {"Features": RECORD.features, "MinMemoryNode": "20000", "CPUsPerTask": "8", "MinCPUsNode": "16"}

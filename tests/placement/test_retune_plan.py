@@ -24,8 +24,8 @@ def planned(**wishes: str) -> PlacementPlan:
     return PlacementPlan(lines=lines)
 
 
-def update(key: str, value: str, because: str) -> SlurmAction:
-    return SlurmAction(verb=Verb.UPDATE_JOB, target="7", key=key, value=value, because=because)
+def update(key: str, value: str, reason: str) -> SlurmAction:
+    return SlurmAction(verb=Verb.UPDATE_JOB, target="7", key=key, value=value, reason=reason)
 
 
 def test_every_change_of_the_plan_is_one_update_and_cpus_are_two_in_order() -> None:

@@ -38,7 +38,7 @@ def action(verb: str, key: str = "", value: str = "", target: str = "81") -> Act
         target=target,
         key=key,
         value=value,
-        because="",
+        reason="",
         intended_at=START,
     )
 

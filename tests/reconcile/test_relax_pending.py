@@ -197,7 +197,7 @@ def test_a_node_list_goes_at_once_when_a_node_is_taken(tmp_path: Path) -> None:
     assert said(world) == []
     world.slurm.nodes["n1"] = node("n1", state="MIXED", gpus_used=7)
     world.run()
-    assert [(*one, action.because) for one, action in zip(said(world), world.slurm.calls, strict=True)] == [
+    assert [(*one, action.reason) for one, action in zip(said(world), world.slurm.calls, strict=True)] == [
         ("81", "ReqNodeList", "", "n1 is not free any more")
     ]
 

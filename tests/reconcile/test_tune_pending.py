@@ -41,7 +41,7 @@ class StubbornSlurm(FakeSlurm):
 
     def apply(self, action: SlurmAction, owner: int | None = None, also: Sequence[SlurmAction] = ()) -> None:
         super().apply(action, owner, also)
-        undoing = action.because.startswith("the update was refused")
+        undoing = action.reason.startswith("the update was refused")
         if self.refused in {one.key for one in (action, *also)} and not undoing:
             raise SlurmError("Requested partition configuration not available now")
 

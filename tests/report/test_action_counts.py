@@ -20,7 +20,7 @@ DRAIN = ActionRecord(
     target="n1",
     key="",
     value="slurmwrap: Xid 79",
-    because="conclusive fault",
+    reason="conclusive fault",
     intended_at=1.0,
 )
 
@@ -39,7 +39,7 @@ DRAIN = ActionRecord(
             "scontrol update JobId=77 StdOut='/home/a b/$(x).out'",
         ),
         (
-            {"verb": "block input", "target": "/data/a b.npz", "because": "it isn't a zip file"},
+            {"verb": "block input", "target": "/data/a b.npz", "reason": "it isn't a zip file"},
             "slurmwrap inputs block '/data/a b.npz' --reason 'it isn'\"'\"'t a zip file'",
         ),
     ],
@@ -61,7 +61,7 @@ def test_drains_for_one_reason_are_one_command_and_done_ones_name_the_way_back()
         done,
         replace(done, target="n6"),
         replace(done, target="n8", error="refused"),
-        replace(DRAIN, target="n9", value="slurmwrap: other", because=""),
+        replace(DRAIN, target="n9", value="slurmwrap: other", reason=""),
         replace(DRAIN, mode="observe", target="n4"),
         replace(DRAIN, verb="requeue", target="81"),
     )

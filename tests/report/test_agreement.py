@@ -56,7 +56,7 @@ def spoke(record: JobRun, rule: str, mode: str = "advise", target: str = "") -> 
         target=target or record.address,
         key="",
         value="",
-        because="",
+        reason="",
         intended_at=START,
     )
 

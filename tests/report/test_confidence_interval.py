@@ -94,9 +94,9 @@ def experiment(dice: Random) -> tuple[float, Interval]:
     groups = (("h", 0.6, 60), ("c", 0.4, 150))
     drawn = []
     for name, fails, lots in groups:
-        for lot in range(lots):
+        for holdout_group in range(lots):
             hours = dice.choices(ASKED, SHARES)[0] * dice.lognormvariate(0, 1.5) if dice.random() < fails else 0.0
-            drawn += [Drawn(f"{name}{lot}", name == "h", 3600 * hours, 0.0)] * 2
+            drawn += [Drawn(f"{name}{holdout_group}", name == "h", 3600 * hours, 0.0)] * 2
     found = compute_holdout(Figures(since=0, until=1, drawn=drawn))
     mean = fsum(gpus * share for gpus, share in zip(ASKED, SHARES, strict=True)) / fsum(SHARES) * exp(1.125)
     assert found.low is not None and found.high is not None

@@ -55,7 +55,7 @@ def test_what_was_advised_while_a_job_waited_is_no_way_to_run_it_again() -> None
     run = JobRun(attempt=KEY, address="81", state="FAILED", start_time=9, end_time=10, diagnosis=bug, decision="stop")
     advised = ActionRecord(
         action_id=1, attempt=KEY, rule="relax", mode="advise", verb="update job", target="81", key="ExcNodeList",
-        value="", because="", intended_at=1.0,
+        value="", reason="", intended_at=1.0,
     )  # fmt: skip
     assert find_next_step(build_timeline("81", [ASKED], [], [run], [advised])) == find_next_step(
         build_timeline("81", [ASKED], [], [run], [])

@@ -107,7 +107,7 @@ def requeue(number: int, run: JobRun, dice: random.Random) -> ActionRecord:
         target=run.address,
         key="",
         value="",
-        because="",
+        reason="",
         intended_at=float(dice.randrange(BEGAN, UNTIL)),
         done_at=dice.choice((1.0, None)),
         error=dice.choice(("", "", "no")),

@@ -83,7 +83,7 @@ def test_a_lab_is_well(own_lab: Lab) -> None:
     if not find_installed_version():
         assert found["adapter"]["text"] == "commands: PySlurm is not installed"
     nobody = ("skip", "only root and SlurmUser can look: sudo slurmwrap doctor")
-    names = ("hooks on nodes", "clocks of nodes", "GPUs of nodes", "set aside", "site database")
+    names = ("hooks on nodes", "clocks of nodes", "GPUs of nodes", "rejected", "site database")
     assert {name: (found[name]["state"], found[name]["text"]) for name in names} == dict.fromkeys(names, nobody)
     assert (found["spool"]["state"], found["reconciler"]["state"]) == ("ok", "ok")
 
@@ -172,9 +172,11 @@ def test_nodes_are_told_by_what_they_sent(own_lab: Lab, records: sqlite3.Connect
         )
     records.execute("DELETE FROM observations WHERE node = 'n1' AND context = 'epilog'")
     records.execute("""UPDATE attempts SET nodes = '["n0","n1","n2","n3"]', end_time = end_time - 60""")
-    records.execute("INSERT INTO set_aside VALUES (0, 'it was sealed on 127.0.1.1', 17, ?1, ?1, 'x')", (time.time(),))
+    records.execute(
+        "INSERT INTO rejected_entries VALUES (0, 'it was sealed on 127.0.1.1', 17, ?1, ?1, 'x')", (time.time(),)
+    )
     records.commit()
-    found = site_of(own_lab, "hooks on nodes", "clocks of nodes", "GPUs of nodes", "set aside")
+    found = site_of(own_lab, "hooks on nodes", "clocks of nodes", "GPUs of nodes", "rejected")
     assert {name: said(one) for name, one in found.items()} == {
         "hooks on nodes": (
             "fail",
@@ -194,7 +196,7 @@ def test_nodes_are_told_by_what_they_sent(own_lab: Lab, records: sqlite3.Connect
             "NVML did not report the state of GPUs on 2 of 2 nodes",
             ["n[2-3]: driver hung: process 4"],
         ),
-        "set aside": ("warn", "17 records were rejected", ["17 of uid 0: it was sealed on 127.0.1.1"]),
+        "rejected": ("warn", "17 records were rejected", ["17 of uid 0: it was sealed on 127.0.1.1"]),
     }
     assert re.fullmatch(r"n\[2-3\]: at least 1(1\d|20) s behind", found["clocks of nodes"]["details"][0])
 

@@ -152,7 +152,7 @@ OBSERVATION = Observation(
     facts={"kernel": [{"text": UGLY, "at": None}], "exit": "1:0"},
 )
 REQUEUE = PlannedAction(
-    rule="retry_elsewhere", action=SlurmAction(verb=Verb.REQUEUEHOLD, target="77_2", because="Xid 79")
+    rule="retry_elsewhere", action=SlurmAction(verb=Verb.REQUEUEHOLD, target="77_2", reason="Xid 79")
 )
 DRAIN = PlannedAction(rule="drain", action=SlurmAction(verb=Verb.DRAIN, target="n3", value="slurmwrap: Xid 79"))
 STRIKE = Strike(node="n3", cause="gpu_hardware", conclusive=True, text="Xid 79")
@@ -298,7 +298,7 @@ def test_an_action_is_intended_once_and_ticked_off(store: Database) -> None:
     store.save_attempt(ATTEMPT)
     first = store.intend(KEY, REQUEUE, "act", 5_000.0)
     second = store.intend(KEY, DRAIN, "advise", 5_001.0)
-    again = replace(REQUEUE, action=replace(REQUEUE.action, because="in other words"))
+    again = replace(REQUEUE, action=replace(REQUEUE.action, reason="in other words"))
     assert store.intend(KEY, again, "act", 6_000.0) == first
     store.done(first, 5_002.0, error=UGLY)
     assert store.intend(KEY, REQUEUE, "act", 7_000.0) == first
@@ -311,7 +311,7 @@ def test_an_action_is_intended_once_and_ticked_off(store: Database) -> None:
         target="77_2",
         key="",
         value="",
-        because="Xid 79",
+        reason="Xid 79",
         intended_at=5_000.0,
         done_at=5_002.0,
         error=UGLY,
@@ -325,7 +325,7 @@ def test_an_action_is_intended_once_and_ticked_off(store: Database) -> None:
         target="n3",
         key="",
         value="slurmwrap: Xid 79",
-        because="",
+        reason="",
         intended_at=5_001.0,
     )
     with reopened(store) as again_open:
@@ -438,9 +438,9 @@ def test_a_measurement_is_kept_once(store: Database) -> None:
 
 def test_refused_files_are_counted_not_collected(store: Database) -> None:
     for name in ("a.obs", "b.obs"):
-        store.set_aside(RejectedEntry(name=name, reason=UGLY, uid=1003), 5.0)
-    store.set_aside(RejectedEntry(name="c.obs", reason="bad JSON"), 6.0)
-    assert [(row["uid"], row["count"], row["last_name"]) for row in store.set_aside_counts()] == [
+        store.save_rejected_entry(RejectedEntry(name=name, reason=UGLY, uid=1003), 5.0)
+    store.save_rejected_entry(RejectedEntry(name="c.obs", reason="bad JSON"), 6.0)
+    assert [(row["uid"], row["count"], row["last_name"]) for row in store.count_rejected_entries()] == [
         (1003, 2, "b.obs"),
         (-1, 1, "c.obs"),
     ]

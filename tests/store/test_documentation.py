@@ -23,7 +23,7 @@ def empty(tmp_path: Path) -> Path:
 
 
 def test_the_tables_are_as_the_schema_has_them() -> None:
-    """To fix it: replace what is between the marks by slurmwrap.store.schema_docs.format_markdown()."""
+    """To fix it: python .ci/database_page.py"""
     made = re.search(r"<!-- begin: made of the schema [^\n]*-->\n\n(.*)\n<!-- end -->", PAGE, re.DOTALL)
     assert made is not None
     assert made[1] == format_markdown()

@@ -43,7 +43,7 @@ ACTION = ActionRecord(
     target="81",
     key="",
     value="",
-    because="",
+    reason="",
     intended_at=1.0,
 )
 

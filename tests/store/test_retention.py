@@ -263,10 +263,10 @@ def test_when_the_longer_period_is_over_nothing_of_the_run_is_left(path: Path) -
         store.save_delay(delay)
         ruled = PlannedAction(rule="retry", action=SlurmAction(verb=Verb.REQUEUEHOLD, target="81"))
         store.done(store.intend(old.attempt, ruled, "act", NOW - 401 * DAY), NOW - 401 * DAY)
-        store.set_aside(RejectedEntry(name="x", reason="r", uid=7), NOW - 50 * DAY)
+        store.save_rejected_entry(RejectedEntry(name="x", reason="r", uid=7), NOW - 50 * DAY)
     pruned(path)
     with Database.open(path) as store:
-        left = (store.attempts(), store.submissions(), store.delays(), store.actions(), store.set_aside_counts())
+        left = (store.attempts(), store.submissions(), store.delays(), store.actions(), store.count_rejected_entries())
     assert left == ((), (), (), (), ())
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT count(*) FROM runs").fetchone() == (0,)
@@ -300,7 +300,7 @@ def test_reports_metrics_and_nodes_are_told_the_same_afterwards(site: Path) -> N
         with Database.open(site) as store:
             history = store.node_history(NOW - 28 * DAY)
         totals = rows(site, "SELECT * FROM totals ORDER BY 1, 2, 3")
-        runs = rows(site, "SELECT * FROM runs WHERE aside <> 1 ORDER BY end_time, job_id")
+        runs = rows(site, "SELECT * FROM runs WHERE excluded <> 1 ORDER BY end_time, job_id")
         return compute_node_scores(history, Nodes(), now=NOW), history, totals, runs
 
     before = told()

@@ -155,7 +155,7 @@ LOOKS: tuple[CheckSpec, ...] = (
         "Start the reconciler; its log names its errors.",
     ),
     _make_check_spec(
-        "set aside", SITE, node_checks.set_aside,
+        "rejected", SITE, node_checks.check_rejected_records,
         f"Records of the last {node_checks.WINDOW_D} days that were rejected, with their owners and the reasons.",
         """They are in `rejected` of the spool. If the reason is the address: munged's --origin must be the address that
         Slurm has for the node.""",
@@ -179,7 +179,7 @@ LOOKS: tuple[CheckSpec, ...] = (
         15.0,
     ),
     _make_check_spec(
-        "night report", SITE, site_checks.night_report,
+        "night report", SITE, site_checks.check_night_report,
         "The time of the last whole report, from report.directory.",
         "See `systemctl list-timers slurmwrap-report.timer`, `journalctl -u slurmwrap-report`.",
     ),

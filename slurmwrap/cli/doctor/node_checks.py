@@ -110,20 +110,20 @@ def check_node_drivers(ground: CheckContext) -> CheckResult:
     return CheckResult(name="GPUs of nodes", state=OK, text=f"{len(rows)} nodes reported the state of their GPUs")
 
 
-def set_aside(ground: CheckContext) -> CheckResult:
+def check_rejected_records(ground: CheckContext) -> CheckResult:
     """Records that were not believed, with the reasons."""
     path = _find_database(ground)
     if isinstance(path, _Skipped):
-        return path.named("set aside")
+        return path.named("rejected")
     since = ground.now - WINDOW_D * 86400
     with Database.open(path, readonly=True) as store:
-        rows = [row for row in store.set_aside_counts() if row["last_at"] >= since]
+        rows = [row for row in store.count_rejected_entries() if row["last_at"] >= since]
     if not rows:
-        return CheckResult(name="set aside", state=OK, text=f"no record was rejected in {WINDOW_D} days")
+        return CheckResult(name="rejected", state=OK, text=f"no record was rejected in {WINDOW_D} days")
     told = tuple(f"{row['count']} of uid {row['uid']}: {row['reason']}" for row in rows[:10])
     hint = "They are in `rejected` of the spool. A wrong address: munged's --origin must be the node's (docs/hooks.md)."
     text = f"{sum(row['count'] for row in rows)} records were rejected"
-    return CheckResult(name="set aside", state=WARN, text=text, hint=hint, details=told)
+    return CheckResult(name="rejected", state=WARN, text=text, hint=hint, details=told)
 
 
 class _Skipped(str):

@@ -203,7 +203,7 @@ def _read_locks() -> list[str]:
         return []
 
 
-def night_report(ground: CheckContext) -> CheckResult:
+def check_night_report(ground: CheckContext) -> CheckResult:
     """When the last one was made whole."""
     config = ground.config
     place = config.report.directory or (config.site.state_dir and f"{config.site.state_dir}/reports")

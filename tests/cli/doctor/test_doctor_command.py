@@ -305,13 +305,13 @@ def test_what_is_not_there_yet_is_not_said_to_be_roots(tmp_path: Path) -> None:
             node_checks.check_hooks_on_nodes(where),
             node_checks.check_node_clocks(where),
             node_checks.check_node_drivers(where),
-            node_checks.set_aside(where),
+            node_checks.check_rejected_records(where),
         ):
             said = f"there is no {state_dir}/site.db here: it is the controller's"
             assert (check.state, check.text.partition(",")[0]) == (SKIP, said)
     missing = ground(site=SiteSection(state_dir=str(tmp_path / "missing")))
     assert database_checks.check_site_database(missing).text.startswith(f"there is no {tmp_path}/missing here")
-    assert site_checks.night_report(missing).text.startswith(f"there is no {tmp_path}/missing here")
+    assert site_checks.check_night_report(missing).text.startswith(f"there is no {tmp_path}/missing here")
 
 
 def test_each_observation_finds_its_attempt_by_the_whole_key(tmp_path: Path) -> None:

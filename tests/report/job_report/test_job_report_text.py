@@ -66,7 +66,7 @@ def test_a_run_that_belonged_to_an_incident_says_so(day: dict[str, Any]) -> None
 def test_an_oom_kill_is_no_signal_125_and_each_block_says_whom_it_binds(day: dict[str, Any]) -> None:
     story = retried(day)
     killed = replace(story.attempts[0], state="OUT_OF_MEMORY", exit_code=0, signal=125)
-    block = replace(story.actions[0], mode="act", verb="block input", target="/d/a.npz", key="user", because="cut")
+    block = replace(story.actions[0], mode="act", verb="block input", target="/d/a.npz", key="user", reason="cut")
     blocks = (replace(block, done_at=1.0), replace(block, done_at=1.0, key="site", attempt=killed.attempt))
     told = format_job_report(
         replace(story, attempts=(killed,), actions=tuple(replace(b, attempt=killed.attempt) for b in blocks))
@@ -169,7 +169,7 @@ def test_what_the_step_counter_saw_is_told_of_the_run(day: dict[str, Any]) -> No
 def test_a_pre_run_that_a_lot_left_out_is_said_so(day: dict[str, Any]) -> None:
     plain = replace(retried(day), preruns=())
     assert plain.submission is not None
-    held = replace(plain, submission=replace(plain.submission, lot="0" * 16, held_out=True))
+    held = replace(plain, submission=replace(plain.submission, holdout_group="0" * 16, held_out=True))
     sentence = "PRE-RUN left out at random (prerun.holdout), to measure what pre-runs save"
     assert [sentence in format_job_report(story).splitlines() for story in (plain, held)] == [False, True]
 

@@ -60,7 +60,7 @@ def action(record: JobRun, **changes: object) -> ActionRecord:
         target=record.address,
         key="",
         value="",
-        because="",
+        reason="",
         intended_at=1.0,
     )
     return replace(base, **changes)  # type: ignore[arg-type]
