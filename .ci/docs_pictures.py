@@ -90,7 +90,7 @@ def way_of_a_job() -> str:
     joins = [arrow((272 + 145 * n, 54), (294 + 145 * n, 54)) for n in range(4)]
     return picture(
         500,
-        "The way of a job: parsed, checked, profiled, placed, submitted; pre-run on one GPU; run; reconciled; reported",
+        "The stages of a job: parse, check, profile, place, submit; pre-run on one GPU; run; reconcile; report",
         lane(15, 78, "you", "login node"),
         lane(103, 92, "one GPU", "the pre-run"),
         lane(205, 92, "Slurm", "all its GPUs"),
@@ -107,17 +107,17 @@ def way_of_a_job() -> str:
             "gpu",
             "the same script, one GPU",
             "until 3 optimizer steps ran;",
-            "then its tree is ended",
+            "then all its processes end",
         ),
         arrow((490, 137), (330, 137)),
         text(410, 131, "fails", "small", "middle"),
         box(150, 117, 180, 64, "root", "the job is cancelled", "file, line, message:", "slurmwrap why"),
         arrow((595, 181), (595, 222)),
-        text(603, 200, "passes: planned again on what it measured", "small"),
+        text(603, 200, "passes: the job is planned again and released", "small"),
         box(490, 222, 210, 58, "slurm", "the job runs", "Prolog and Epilog record", "on every node"),
         arrow((490, 251), (330, 251)),
         text(410, 245, "it ends", "small", "middle"),
-        box(150, 222, 180, 58, "slurm", "observations", "sealed by MUNGE, in the spool", ""),
+        box(150, 222, 180, 58, "slurm", "observations", "signed by MUNGE, in the spool", ""),
         arrow((240, 280), (240, 324)),
         box(150, 324, 122, 58, "site", "evidence", "kernel, NVML,", "Slurm, log"),
         arrow((272, 353), (310, 353)),
@@ -132,7 +132,7 @@ def way_of_a_job() -> str:
             58,
             "site",
             "requeue or stop",
-            "elsewhere, with more memory;",
+            "on other nodes, with more memory;",
             "block the input, strike, drain",
         ),
         arrow((745, 324), (745, 251), (700, 251)),
@@ -148,7 +148,7 @@ def hooks_timeline() -> str:
     heads = [text(x, 32, words, "small", "middle") for x, words in marks]
     return picture(
         415,
-        "What runs when, where and as whom: gsub and the pre-run as the user, hooks as root and SlurmUser, the reconciler",
+        "What runs when, where and as which user: gsub and the pre-run as the user, hooks as root and SlurmUser, the reconciler",
         lane(45, 62, "login node", "as you"),
         lane(113, 62, "a GPU's node", "as you"),
         lane(181, 92, "the job's nodes", ""),
@@ -171,7 +171,7 @@ def hooks_timeline() -> str:
         arrow((705, 228), (822, 228), (822, 340)),
         text(826, 250, "spool", "small"),
         box(
-            150, 341, 590, 40, "site", "the reconciler's passes", "loosen and tune what waits; publish what gsub reads"
+            150, 341, 590, 40, "site", "the reconciler's passes", "relax and tune waiting jobs; publish what gsub reads"
         ),
         box(745, 341, 112, 40, "site", "reconcile", "decide, act"),
     )
@@ -180,28 +180,28 @@ def hooks_timeline() -> str:
 def retry_ledger() -> str:
     """One job's runs with the budget of its root cause beside them."""
     runs = (
-        ("run 1", "n3", 0, 1200, "GPU fell off the bus", "retry elsewhere", "1 of 3"),
-        ("run 2", "n5", 1000, 1150, "GPU fell off the bus", "retry elsewhere", "2 of 3"),
-        ("run 3", "n6", 1000, 2400, "GPU fell off the bus", "retry: it came further", "1 of 3"),
+        ("run 1", "n3", 0, 1200, "GPU fell off the bus", "retry on other nodes", "1 of 3"),
+        ("run 2", "n5", 1000, 1150, "GPU fell off the bus", "retry on other nodes", "2 of 3"),
+        ("run 3", "n6", 1000, 2400, "GPU fell off the bus", "retry: it made progress", "1 of 3"),
         ("run 4", "n1", 2000, 3000, "completed", "", ""),
     )
     return picture(
         372,
-        "A retry ledger: failures of one root cause count against a budget, and only progress beyond the best step forgives",
+        "A retry ledger: failures of one root cause count against a budget; only progress beyond the best step resets it",
         text(20, 30, "training steps", "lanehead"),
-        text(510, 30, "ended of", "lanehead"),
+        text(510, 30, "ended with", "lanehead"),
         text(680, 30, "decision", "lanehead"),
         text(860, 30, "spent", "lanehead", "end"),
         *(part for n, run in enumerate(runs) for part in _run(45 + 42 * n, *run)),
         text(
             20,
             236,
-            "Only a step beyond the best earlier one (1200) forgives: run 3 got to 2400, run 2 did not.",
+            "Only a step beyond the best earlier one (1200) resets the budget: run 3 reached 2400, run 2 only 1150.",
             "small",
         ),
         line((20, 250), (860, 250), kind="grid"),
         text(20, 274, "a log that blames an input", "lanehead"),
-        *_run(284, "run 1", "n2", 0, 0, "shard-07.tar is truncated", "once more, elsewhere", "1 of 1"),
+        *_run(284, "run 1", "n2", 0, 0, "shard-07.tar is truncated", "retry on another node", "1 of 1"),
         *_run(320, "run 2", "n7", 0, 0, "the same content", "stop; block the input", "used up"),
     )
 
@@ -219,14 +219,14 @@ def _run(y: float, name: str, node: str, first: int, last: int, ended: str, deci
 
 
 def who_vouches() -> str:
-    heads = (("stop or retry", "his own job"), ("block an input", "for him"), ("block an input", "for everybody"),
+    heads = (("stop or retry", "the user's own job"), ("block an input", "for the user"), ("block an input", "for all users"),
              ("strike", "a node"), ("drain", "a node"))  # fmt: skip
     rows = (
-        ("what the job printed", "its user's word", "yyp--"),
+        ("what the job printed", "the user's text", "yyp--"),
         ("state, exit codes, Reason", "Slurm", "y--y-"),
-        ("the node's kernel log", "root, sealed on the node", "y--yy"),
-        ("NVML", "root, sealed on the node", "y--yy"),
-        ("our own read of the file", "made with the user's rights", "yyp--"),
+        ("the node's kernel log", "root, signed on the node", "y--yy"),
+        ("NVML", "root, signed on the node", "y--yy"),
+        ("slurmwrap's read of the file", "with the user's rights", "yyp--"),
         ("an administrator", "", "yyyyy"),
     )
     parts = [part for n, row in enumerate(rows) for part in _witness(78 + 46 * n, *row)]
@@ -234,15 +234,13 @@ def who_vouches() -> str:
             for at, words in enumerate(two)]  # fmt: skip
     return picture(
         400,
-        "Who vouches for what: log text may stop its own job, only kernel, NVML and Slurm speak against a node",
+        "Which evidence is trusted: log text may stop its own job; only kernel, NVML and Slurm count against a node",
         *tops,
         *parts,
         '<circle class="yes" cx="30" cy="372" r="6"/>',
-        text(44, 376, "may by itself", "small"),
+        text(44, 376, "is enough", "small"),
         '<circle class="some" cx="160" cy="372" r="5"/>',
-        text(
-            174, 376, "only with more: two users on two nodes, or a file that is not his to write or to name", "small"
-        ),
+        text(174, 376, "needs more: two users on two nodes, or a file that the user cannot write or rename", "small"),
         line((690, 372), (702, 372), kind="no"),
         text(712, 376, "never", "small"),
     )
@@ -267,7 +265,7 @@ def placement_levels() -> str:
         ("these nodes", "--nodelist", "placement.pin_s"),
         ("fewest nodes", "in one domain", "by its skew"),
         ("one domain", "--switches=N@t", "Slurm's clock"),
-        ("anywhere", "in the partition", "in time"),
+        ("any nodes", "in the partition", "in time"),
         ("as asked", "CPUs and memory", ""),
     )
     boxes = [
@@ -284,14 +282,14 @@ def placement_levels() -> str:
     ]
     return picture(
         345,
-        "How placement asks: from certain nodes to anywhere, a deadline each",
-        text(40, 36, "closest", "lanehead"),
-        text(840, 36, "loosest", "lanehead", "end"),
+        "Levels of placement: from certain nodes to any nodes, each with a deadline",
+        text(40, 36, "strict", "lanehead"),
+        text(840, 36, "relaxed", "lanehead", "end"),
         arrow((100, 32), (778, 32)),
         text(
             40,
             60,
-            "The job waits. What it insists on is loosened level by level; each deadline adds to the one before.",
+            "While the job waits, its required locality is relaxed level by level; each deadline adds to the one before.",
             "small",
         ),
         *boxes,
@@ -299,7 +297,7 @@ def placement_levels() -> str:
         text(
             40,
             320,
-            "A level that costs no waiting is left out: most jobs start at once and insist on nothing.",
+            "A level that costs no waiting is left out: most jobs start at once and require nothing.",
             "small",
         ),
     )

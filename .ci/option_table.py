@@ -1,5 +1,5 @@
-"""Writes the table of docs/dropin.md anew out of slurmwrap/sbatch/options.py: each option of sbatch, where it comes
-from, what gsub does with it. `.venv/bin/python .ci/option_table.py`; tests/test_option_table.py tells when it is due.
+"""Generates the table of docs/dropin.md from slurmwrap/sbatch/options.py: each option of sbatch, its releases, and
+what gsub does with it. `.venv/bin/python .ci/option_table.py`; tests/test_option_table.py fails when it is due.
 """
 
 from __future__ import annotations
@@ -24,14 +24,13 @@ from slurmwrap.sbatch.options import (
 PAGE = Path(__file__).parents[1] / "docs" / "dropin.md"
 BEGIN, END = "<!-- options -->", "<!-- end of options -->"
 
-PASSED = "the whole call is sbatch's"
-READ = "read, left as asked"
+PASSED = "the whole call is passed on to sbatch"
+READ = "read, not changed"
 CHANGED = "read, may be changed"
 ADDED = "may be added"
-GATED = "moved while the pre-run runs"
-AS_ASKED = "left as asked"
+AS_ASKED = "not changed"
 
-# What gsub does with an option where it takes the job. All others go to sbatch as they were typed.
+# What gsub does with an option of a job that it handles. It passes all other options to sbatch as they were typed.
 TREATMENT: dict[str, str] = {
     **dict.fromkeys(("uid", "gid", "clusters", "test-only", "external", "autocomplete"), PASSED),
     **dict.fromkeys(("nodes", "cpus-per-task", "cpus-per-gpu", "mem", "mem-per-cpu", "mem-per-gpu"), CHANGED),
@@ -43,22 +42,22 @@ TREATMENT: dict[str, str] = {
     **dict.fromkeys(("nodefile", "reservation", "contiguous", "cluster-constraint", "batch", "spread-job"), READ),
     **dict.fromkeys(("dependency", "hold", "array", "chdir", "job-name", "output", "error", "qos", "account"), READ),
     **dict.fromkeys(("export-file", "get-user-env", "oversubscribe", "no-requeue", "verbose", "parsable"), READ),
-    "begin": f"{GATED}: the later of it and the grace",
+    "begin": "while the pre-run runs: the later of your value and the end of the grace period",
     "export": f"{READ}; the step counter's variables are added with --count-steps",
     "requeue": f"{READ}; {ADDED} (--retry)",
     "open-mode": f"{READ}; append {ADDED} (--retry)",
-    "wait": f"{READ}: the pre-run goes first",
-    "quiet": "kept from sbatch, which would not tell the job's id; its effect is the same",
+    "wait": f"{READ}; the pre-run runs first",
+    "quiet": "not passed to sbatch, which would not print the job id; the effect is the same",
     "wrap": "read: it is the script",
-    "ignore-pbs": f"{READ}: else #PBS and #BSUB lines make {PASSED}",
-    "help": "sbatch's own, then gsub's",
-    "usage": "sbatch's own; a line about gsub on stderr",
-    "version": "sbatch's own; gsub's on stderr",
+    "ignore-pbs": f"{READ}; without it, {PASSED} if the script has #PBS or #BSUB lines",
+    "help": "prints sbatch's help, then gsub's",
+    "usage": "prints sbatch's usage, and a line about gsub on stderr",
+    "version": "prints sbatch's version, and gsub's on stderr",
 }
 
 
 def option_table() -> str:
-    """All options of all releases from 22.05 on, in sbatch's order, as a table in Markdown."""
+    """Return all options of all releases since 22.05, in sbatch's order, as a Markdown table."""
     head = ("option", "short", "value", "variables", "Slurm", "gsub")
     return "\n".join(
         (_row(head), _row(["---"] * len(head)), *(_row(_cells(option)) for option in (*SBATCH, WAIT4SWITCH)))
@@ -66,7 +65,7 @@ def option_table() -> str:
 
 
 def with_table(page: str) -> str:
-    """The page with the table written anew. ValueError where it has no marks."""
+    """Return the page with a new table. Raise ValueError if it has no marks."""
     return between(page, BEGIN, END, option_table())
 
 
@@ -76,11 +75,11 @@ def _row(cells: list[str] | tuple[str, ...]) -> str:
 
 def _cells(option: SbatchOption) -> tuple[str, ...]:
     if option is WAIT4SWITCH:
-        return "(a variable alone)", "", "yes", _variables(option), "", f"{READ}: the time of `--switches`"
+        return "(variable only)", "", "yes", _variables(option), "", f"{READ}: the time of `--switches`"
     alias = ALIASES.get(option.name)
     treatment = f"as `--{alias}`" if alias else TREATMENT.get(option.name, AS_ASKED)
     if option.name in COMMAND_LINE_ONLY:
-        treatment += "; in a script it does nothing"
+        treatment += "; no effect in a script"
     short = f"`-{option.short}`" if option.short else ""
     return f"`--{option.name}`", short, _value(option), _variables(option), _releases(option), treatment
 
