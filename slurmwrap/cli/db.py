@@ -176,7 +176,7 @@ def prune(
 
 @app.command(cls=db_tables.RowsCommand)
 def rows(
-    table: Annotated[str, typer.Argument(help="A table or view: docs/database.md.")],
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="A table or view: docs/database.md.")],
     where: Annotated[str, typer.Option(metavar="SQL", help="Only rows for which this expression holds.")] = "",
     param: Annotated[
         list[str] | None, typer.Option(metavar="NAME VALUE", help="Text for :NAME in --where. Repeatable.")
@@ -226,7 +226,9 @@ def rows(
 
 @app.command()
 def search(
-    words: Annotated[list[str], typer.Argument(help="All of them must occur; 'out of memory': side by side.")],
+    words: Annotated[
+        list[str], typer.Argument(metavar="WORDS...", help="All must occur; 'out of memory': side by side.")
+    ],
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="So many at most.")] = 20,
     as_json: AsJson = False,
     file: File = "",
@@ -267,7 +269,7 @@ def search(
 
 @app.command()
 def export(
-    directory: Annotated[str, typer.Argument(help="Made with mode 0700 if it is not there.")],
+    directory: Annotated[str, typer.Argument(metavar="DIRECTORY", help="Made with mode 0700 if it is not there.")],
     tables: Annotated[str, typer.Option(metavar="A,B", help="Only these tables or views.")] = "",
     as_csv: AsCsv = False,
     as_json: AsJson = False,

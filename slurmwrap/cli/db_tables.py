@@ -60,9 +60,7 @@ def find_plain_tables(reader: TableReader, names: Sequence[str]) -> tuple[str, .
     """The same of several, none of them a view."""
     for name in names:
         if find_table(reader, name) not in reader.tables:
-            raise UsageError(
-                f"{name} is a view", hint=f"name the tables that it reads: one of {', '.join(reader.tables)}"
-            )
+            raise UsageError(f"'{name}' is a view", hint="its columns are those of tables: docs/database.md")
     return tuple(names)
 
 
