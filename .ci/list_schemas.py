@@ -1,4 +1,4 @@
-"""Writes docs/schemas/*.schema.json of what `slurmwrap why|history|jobs|nodes|inputs|prerun|profile|incidents|spool`
+"""Writes docs/schemas/*.schema.json of what `slurmwrap why|history|jobs|nodes|inputs|prerun|profile|incidents|spool|db`
 print with --json: from the records, their docstrings and comments, and from the few fields named here.
 
     python .ci/list_schemas.py
@@ -30,7 +30,9 @@ from slurmwrap.report.job_report.next_step import Next
 from slurmwrap.report.job_report.timeline import JobTimeline
 from slurmwrap.report.job_rows import JobRow
 from slurmwrap.store.deserialize import _resolve_type
+from slurmwrap.store.failure_search import FoundFailure
 from slurmwrap.store.queries import Sums
+from slurmwrap.store.table_reader import ColumnFigures
 
 FOLDER = Path(__file__).parent.parent / "docs" / "schemas"
 _PLAIN = {int: "integer", float: "number", str: "string", bool: "boolean", types.NoneType: "null"}
@@ -157,6 +159,11 @@ _PRERUN = {
 }
 
 
+_ROW = {
+    "type": "object",
+    "description": "column -> value; bytes that are no text as hexadecimal digits",
+    "additionalProperties": {"type": ["string", "number", "null"]},
+}
 _SUBMISSION = {
     "job_id": maybe(_WHOLE) | {"description": "null where Slurm refused the job, or its answer was lost: see `error`"},
     "cluster": _TEXT,
@@ -218,6 +225,11 @@ def schemas() -> dict[str, dict[str, Any]]:
     error = {"error": {**_TEXT, "description": "The class in slurmwrap/errors.py; UsageError: a wrong command line."},
              "message": _TEXT, "hint": {**_TEXT, "description": "The way out."}, "exit_code": _WHOLE}  # fmt: skip
     pages["error"] = {**_page("error", "", error, {}), "title": "an error of any command with --json"}
+    pages["db_rows"] = _list("db_rows", "db rows", _ROW, {})
+    known = {}
+    pages["db_search"] = _list("db_search", "db search", record(FoundFailure, known), known)
+    known = {}
+    pages["db_analysis"] = _list("db_analysis", "db analyze", record(ColumnFigures, known), known)
     pages["submission"] = {**_page("submission", "", _SUBMISSION, {}), "title": "gsub --json"}
     return pages
 

@@ -80,6 +80,15 @@ def test_the_whole_submission_path_loads_nothing_heavy() -> None:
     )
 
 
+def test_only_what_reads_tables_imports_sqlite_utils_and_no_command_does_at_its_start() -> None:
+    importers = {one.name for one in sources() if any(name.startswith("sqlite_utils") for name in one.imports)}
+    assert importers == {"store/db_maintenance.py", "store/failure_search.py", "store/table_reader.py"}
+    code = "import slurmwrap.cli.slurmwrap as root\n"
+    code += "import slurmwrap.reconcile.service_loop, slurmwrap.reconcile.wire_adapters\n"
+    code += "for name in ('why', 'history', 'report', 'reconcile', 'db'): root.load_command(name)"
+    assert "sqlite_utils" not in loaded_by(code)
+
+
 def test_only_the_named_places_start_programs() -> None:
     found = [one.name for one in sources() if "subprocess" in one.imports or "posix_spawn(" in one.text]
     assert [name for name in found if not name.startswith(MAY_START_PROGRAMS)] == []

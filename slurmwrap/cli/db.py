@@ -1,4 +1,4 @@
-"""`slurmwrap db`: the database file: where it is, a copy, whether it is sound, what it forgets, how to look into it."""
+"""`slurmwrap db`: the database file: where it is, a copy, whether it is sound, what it forgets, what it holds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from ipaddress import ip_address
 from pathlib import Path
@@ -16,19 +17,21 @@ from typing import Annotated, Any
 
 import typer
 
-from slurmwrap.cli import terminal
+from slurmwrap.cli import db_tables, terminal
+from slurmwrap.cli.list_options import LIMIT, check_known_names, say_pieces, say_rows, split_list
 from slurmwrap.cli.record_access import place_of
 from slurmwrap.config import Config, Retention, load
-from slurmwrap.console import Console
+from slurmwrap.console import Console, columns
 from slurmwrap.errors import SlurmwrapError, StoreError, UsageError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.json_output import format_json_document
 from slurmwrap.report import text_format
 from slurmwrap.resources import shipped
-from slurmwrap.store import db_maintenance, retention
+from slurmwrap.store import db_maintenance, failure_search, retention
 from slurmwrap.store.database import Database
 from slurmwrap.store.schema_docs import describe_tables
 from slurmwrap.store.serialize import to_json_dict
+from slurmwrap.store.table_reader import TableReader, open_tables
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -39,12 +42,16 @@ app = typer.Typer(
       slurmwrap db backup /var/backups/slurmwrap/ --keep 7
       slurmwrap db check
       slurmwrap db prune --dry-run
+      slurmwrap db search out of memory          which failures were like this?
+      slurmwrap db rows failures --limit 10
       slurmwrap db serve                         look around in it with Datasette
     """,
 )
 
 File = Annotated[str, typer.Option("--file", metavar="FILE", help="This file, not the configured one.")]
 AsJson = Annotated[bool, typer.Option("--json", help="For programs.")]
+AsCsv = Annotated[bool, typer.Option("--csv", help="CSV, safe to open in a spreadsheet.")]
+AsLines = Annotated[bool, typer.Option("--nl", help="JSON, a row on each line.")]
 _DAYS = re.compile(r"([0-9]{1,5})(d|w|y)?")
 _UNITS = {"d": 1, "w": 7, "y": 365}
 
@@ -67,7 +74,9 @@ def backup(
     keep: Annotated[int, typer.Option(min=0, help="In a folder: keep this many of the newest; 0: all.")] = 0,
     file: File = "",
 ) -> None:
-    """Copy it while everything goes on: one file of one moment, mode 0600, checked.
+    """Copy it while everything goes on.
+
+    The copy is one file of one moment, mode 0600, checked.
 
     \b
     Examples:
@@ -95,7 +104,9 @@ def check(
     quick: Annotated[bool, typer.Option("--quick", help="Do not compare indexes with tables.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Read all of it: damage, references, schema, sizes. Exit code 0: sound, 1: not, 6: it cannot be opened.
+    """Read all of it: damage, references, schema, sizes.
+
+    Exit code 0: sound, 1: not, 6: it cannot be opened.
 
     \b
     Examples:
@@ -110,7 +121,10 @@ def check(
 
 @app.command()
 def migrate(file: File = "") -> None:
-    """Bring it to this version's schema (the reconciler does it by itself when it starts)."""
+    """Bring it to this version's schema.
+
+    The reconciler does it by itself when it starts.
+    """
     place, _ = _find_database(file)
     _must_be_there(place)
     before = db_maintenance.check(place, thorough=False).version
@@ -164,13 +178,170 @@ def prune(
         typer.echo(f"written anew: {_format_bytes(freed)} smaller, now {_format_bytes(place.stat().st_size)}")
 
 
+@app.command(cls=db_tables.RowsCommand)
+def rows(
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="A table or view: docs/database.md.")],
+    where: Annotated[str, typer.Option(metavar="SQL", help="Only rows for which this expression holds.")] = "",
+    param: Annotated[
+        list[str] | None, typer.Option(metavar="NAME VALUE", help="Text for :NAME in --where. Repeatable.")
+    ] = None,
+    shown: Annotated[str, typer.Option("--columns", metavar="A,B", help="Only these columns.")] = "",
+    order: Annotated[str, typer.Option(metavar="COLUMN", help="Sort by it; 'COLUMN desc': highest first.")] = "",
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", min=1, help=f"So many at most. A table shows {LIMIT}, others all.")
+    ] = None,
+    as_csv: AsCsv = False,
+    as_json: AsJson = False,
+    as_nl: AsLines = False,
+    file: File = "",
+) -> None:
+    """Print rows of a table.
+
+    Values of --param are text; compared with a column, they become what the column
+    holds. Elsewhere write CAST(:NAME AS INTEGER). Nothing is written.
+
+    \b
+    Examples:
+      slurmwrap db rows failures --limit 10
+      slurmwrap db rows attempts --where 'user = :u AND gpus > 8' --param u ada \\
+          --columns address,state,end_time --order 'end_time desc'
+      slurmwrap db rows strikes --csv > strikes.csv
+    """
+    form = db_tables.choose_format(as_csv=as_csv, as_json=as_json, as_nl=as_nl, otherwise="")
+    values = db_tables.read_pairs(param or ())
+    with _open_database(file) as reader:
+        name = db_tables.find_table(reader, table)
+        known = reader.list_columns(name)
+        names = check_known_names(split_list(shown), known, "--columns") or known
+        by, descending = db_tables.parse_order(order, known)
+        most = limit or (None if form else LIMIT)
+        found = reader.read_rows(
+            name, where=where, values=values, columns=names, order=by, descending=descending, limit=most
+        )
+        counts = most and form in ("", "json")
+        more = max(0, reader.count_rows(name, where, values) - most) if counts and most else 0
+        if form:
+            say_pieces(db_tables.list_row_pieces(form, names, found, more))
+            return
+        typer.echo(db_tables.format_rows(names, list(found), terminal.columns()))
+        if more:
+            typer.echo(f"and {more:,} more (--limit {LIMIT + more if limit is None else limit + more} shows them)")
+
+
+@app.command()
+def search(
+    words: Annotated[
+        list[str], typer.Argument(metavar="WORDS...", help="All must occur; 'out of memory': side by side.")
+    ],
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="So many at most.")] = 20,
+    as_json: AsJson = False,
+    file: File = "",
+) -> None:
+    """Search in what failures rest on.
+
+    Words are searched for in the lines that a diagnosis rests on, its category,
+    node and file, the advice and the decision; endings of English words do not
+    count. The most relevant failure comes first. The index is made for each search.
+
+    \b
+    Examples:
+      slurmwrap db search CUDNN_STATUS_EXECUTION_FAILED
+      slurmwrap db search 'illegal memory access' --limit 5
+    """
+    for word in words:
+        if not any(letter.isalnum() for letter in word):
+            raise UsageError(f"'{word}' has no letter or digit to search for")
+    place, _ = _find_database(file)
+    _must_be_there(place)
+    voice = Console.of_terminal("slurmwrap")
+    try:
+        found, total = failure_search.search_failures(
+            place, words, limit, lambda share: voice.redraw(f"slurmwrap: {share:4.0%} indexed"[: columns()])
+        )
+    finally:
+        voice.progress_done()
+    more = total - len(found)
+    if as_json:
+        say_rows("db_search", {"rows": (to_json_dict(db_tables.remove_marks(one)) for one in found), "more": more})
+    elif found:
+        typer.echo(db_tables.format_found(found, terminal.columns()))
+        if more:
+            typer.echo(f"and {more:,} more (--limit {total} shows them)")
+    else:
+        typer.echo("No failure has all of these words.")
+
+
+@app.command()
+def export(
+    directory: Annotated[str, typer.Argument(metavar="DIRECTORY", help="Made with mode 0700 if it is not there.")],
+    tables: Annotated[str, typer.Option(metavar="A,B", help="Only these tables or views.")] = "",
+    as_csv: AsCsv = False,
+    as_json: AsJson = False,
+    as_nl: AsLines = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
+    file: File = "",
+) -> None:
+    """Write every table to a file: CSV by default.
+
+    The files are of one moment and have mode 0600: they hold users' log lines. In
+    CSV, text that a spreadsheet would take for a formula begins with '; programs
+    read --nl or --json, which leave text as it is.
+
+    \b
+    Example:
+      slurmwrap db export /var/backups/slurmwrap/tables --nl
+    """
+    form = db_tables.choose_format(as_csv=as_csv, as_json=as_json, as_nl=as_nl, otherwise="csv")
+    with _open_database(file) as reader:
+        names = check_known_names(split_list(tables), reader.names, "--tables") or reader.tables
+        db_tables.export_tables(reader, Path(directory), names, form, force=force, say=typer.echo)
+
+
+@app.command()
+def analyze(
+    tables: Annotated[list[str] | None, typer.Argument(metavar="[TABLE]...", help="All, if none is named.")] = None,
+    as_json: AsJson = False,
+    file: File = "",
+) -> None:
+    """Count what each column of tables holds.
+
+    For each column: rows without a value, different values, the most common and the
+    least common ones. A table is read several times per column, which takes minutes
+    for those of a year.
+
+    \b
+    Example:
+      slurmwrap db analyze strikes blocked_inputs
+    """
+    voice = Console.of_terminal("slurmwrap")
+    with _open_database(file) as reader:
+        names = db_tables.find_plain_tables(reader, tables or ()) or reader.tables
+        try:
+            if as_json:
+                figures = (one for name in names for one in reader.analyze_columns(name))
+                say_rows("db_analysis", {"rows": map(to_json_dict, figures), "more": 0})
+                return
+            for place, name in enumerate(names):
+                found = list(
+                    reader.analyze_columns(name, lambda column: voice.redraw(f"slurmwrap: {column}"[: columns()]))
+                )
+                voice.progress_done()
+                head = f"{name}: {text_format.count(found[0].rows, 'row')}"
+                shown = db_tables.format_figures(found, terminal.columns()) if found[0].rows else ""
+                typer.echo("\n".join(filter(None, ["" if place == 0 else "\n", head, shown])))
+        finally:
+            voice.progress_done()
+
+
 @app.command()
 def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0: a free one.")] = 8001,
     file: File = "",
 ) -> None:
-    """Look around in it with Datasette, read-only, with every column explained and ready queries.
+    """Look around in it with Datasette, read-only.
+
+    Every column is explained, and there are ready queries.
 
     \b
     Example, from your own machine:
@@ -188,6 +359,14 @@ def _find_database(file: str, config: Config | None = None) -> tuple[Path, bool]
         return Path(file), Path(file).stem.startswith("site")
     place = place_of(config or load(os.environ), os.environ, os.geteuid())
     return place.database, place.site
+
+
+@contextmanager
+def _open_database(file: str) -> Iterator[TableReader]:
+    place, _ = _find_database(file)
+    _must_be_there(place)
+    with open_tables(place) as reader:
+        yield reader
 
 
 def _must_be_there(place: Path) -> None:

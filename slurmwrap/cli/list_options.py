@@ -118,14 +118,20 @@ def say_list(kind: str, rows: Iterable[Mapping[str, Any]], text: str, *, as_json
 
 def say_rows(kind: str, content: Mapping[str, Any]) -> None:
     """The same of lists: each row on a line of its own, said as it is read. A site's month is half a gigabyte."""
-    pieces = _list_pieces(make_json_document(kind, content))
+    say_pieces(list_json_pieces(kind, content))
+
+
+def say_pieces(pieces: Iterable[str]) -> None:
+    """Text to standard output as it is made, several pieces at once."""
+    pieces = iter(pieces)
     while several := "".join(islice(pieces, _TOGETHER)):
         typer.echo(several, nl=False)
 
 
-def _list_pieces(content: Mapping[str, Any]) -> Iterator[str]:
+def list_json_pieces(kind: str, content: Mapping[str, Any]) -> Iterator[str]:
+    """The document that `say_rows` prints, in pieces: a list is not read before its rows are asked for."""
     before = "{"
-    for name, value in content.items():
+    for name, value in make_json_document(kind, content).items():
         yield f'{before}\n  "{name}": '
         before = ","
         if isinstance(value, Iterable) and not isinstance(value, str | Mapping):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from tempfile import mkstemp
@@ -18,13 +19,15 @@ def write_output_file(path: Path, content: str | bytes, mode: int | None = None)
         replace_file(path, content, mode)
 
 
-def replace_file(path: Path, content: str | bytes, mode: int | None = None) -> None:
-    """Writes aside, and renames. `mode`: of the file; None: as the umask says. OSError; then nothing is left aside."""
+def replace_file(path: Path, content: str | bytes | Iterable[str], mode: int | None = None) -> None:
+    """Writes aside, and renames. `content`: also pieces that are made while they are written. `mode`: of the file;
+    None: as the umask says. OSError, and what making a piece raises; then nothing is left aside."""
     # No ending of its own: node_exporter reads all that ends in .prom, also half of it.
     descriptor, aside = mkstemp(dir=path.parent, prefix=f".{path.name}."[:200])
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(_to_bytes(content))
+            for piece in (content,) if isinstance(content, str | bytes) else content:
+                file.write(_to_bytes(piece))
             os.fchmod(file.fileno(), _get_new_mode() if mode is None else mode)
         Path(aside).replace(path)
     except BaseException:

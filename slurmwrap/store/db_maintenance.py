@@ -73,7 +73,7 @@ def backup(
     """
     if target.exists() and not force:
         raise StoreError(f"{target} is there already", hint="name another file, or say --force")
-    _reject_open_directory(target)
+    reject_open_directory(target.parent)
     with translate_os_errors(target):
         folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     aside = folder / target.name
@@ -90,16 +90,16 @@ def backup(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _reject_open_directory(target: Path) -> None:
-    """Root's copy goes nowhere where another user could put something else in its place while it is written."""
+def reject_open_directory(directory: Path) -> None:
+    """StoreError where root would write a copy into a directory in which another user could replace it meanwhile."""
     if os.geteuid() != 0:
         return
-    with translate_os_errors(target):
-        found = target.parent.stat()
+    with translate_os_errors(directory):
+        found = directory.stat()
     others = found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX
     if found.st_uid != 0 or others:
         raise StoreError(
-            f"root writes no copy into {target.parent}: uid {found.st_uid} or others could replace it meanwhile",
+            f"root writes no copy into {directory}: uid {found.st_uid} or others could replace it meanwhile",
             hint="name a folder that is root's alone: install -d -m 700 /var/backups/slurmwrap",
         )
 

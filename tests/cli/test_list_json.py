@@ -67,6 +67,9 @@ COMMANDS = {
     "incident": "incidents show last",
     "profiles": "profile list --site",
     "spool": "spool list",
+    "db_rows": "db rows attempts --limit 3",
+    "db_search": "db search error",
+    "db_analysis": "db analyze strikes blocked_inputs attempts",
 }
 
 
@@ -75,7 +78,7 @@ COMMANDS = {
 def test_what_a_command_prints_is_valid(slurmwrap: Run, year: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     plain = printed(slurmwrap, year, monkeypatch, COMMANDS[name], site=True)
     check(name, plain)
-    if name in ("history", "jobs", "incidents"):
+    if name in ("history", "jobs", "incidents", "db_rows", "db_search", "db_analysis"):
         assert plain.get("rows") or plain["runs"]
 
 

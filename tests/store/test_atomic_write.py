@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -43,3 +44,15 @@ def test_where_it_cannot_be_put_in_place_nothing_is_left(tmp_path: Path) -> None
     with pytest.raises(IsADirectoryError):
         replace_file(tmp_path / "folder", "page")
     assert [one.name for one in tmp_path.iterdir()] == ["folder"]
+
+
+def test_pieces_are_written_and_an_error_between_them_leaves_the_old_file(tmp_path: Path) -> None:
+    def make_pieces() -> Iterator[str]:
+        yield "half"
+        raise ValueError("no more")
+
+    path = tmp_path / "page"
+    replace_file(path, iter(("one ", "two")), 0o600)
+    with pytest.raises(ValueError, match="no more"):
+        replace_file(path, make_pieces())
+    assert (path.read_text(), [one.name for one in tmp_path.iterdir()]) == ("one two", ["page"])

@@ -1,0 +1,197 @@
+"""Edge: reads tables of a database file by sqlite-utils, for `slurmwrap db`. Nothing is written.
+
+sqlite-utils takes 0.1 s to import, so each function that needs it imports it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slurmwrap.errors import UsageError
+from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.store.connection import (
+    connect_readonly,
+    explain,
+    read_version,
+    translate_os_errors,
+    translate_sqlite_errors,
+)
+from slurmwrap.store.schema import encode_sql_text
+
+if TYPE_CHECKING:
+    from sqlite_utils import Database as SqliteUtilsDatabase
+
+_BUSY_S = 30.0
+_COMMON = 10  # values of a column that are named
+_VALUE = 120  # characters of such a value
+_STEPS = 1_000_000  # of SQLite's machine, between two looks for Ctrl-C
+# What SQLite answers to an expression that is wrong. Everything else is about the file.
+_WRONG_SQL = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_RANGE, sqlite3.SQLITE_TOOBIG)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueCount:
+    """One value of a column, and in how many rows it is."""
+
+    value: str | int | float | None  # of text at most 120 characters
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnFigures:
+    """What one column of a table holds."""
+
+    table: str
+    column: str
+    rows: int  # of the table
+    nulls: int  # rows without a value
+    blanks: int  # rows with the empty text
+    distinct: int  # different values, NULL not counted
+    most_common: tuple[ValueCount, ...]  # at most 10; empty: every row has another value
+    least_common: tuple[ValueCount, ...]  # at most 10; empty: every row has another value
+
+
+class TableReader:
+    """The tables and views of an open file. Use `open_tables`."""
+
+    def __init__(self, path: Path, database: SqliteUtilsDatabase) -> None:
+        self.path = path
+        self._database = database
+        self.tables = tuple(sorted(name for name in database.table_names() if not name.startswith("sqlite_")))
+        self.names = (*self.tables, *sorted(database.view_names()))
+
+    def list_columns(self, table: str) -> tuple[str, ...]:
+        """Names of the columns, in the table's order. `table`: one of `names`."""
+        with self._translate_errors():
+            return tuple(self._database[table].columns_dict)
+
+    def count_rows(self, table: str, where: str = "", values: Mapping[str, str] | None = None) -> int:
+        """Rows of the table for which the SQL expression `where` holds. UsageError: it is wrong."""
+        with self._translate_errors(where):
+            return self._database[table].count_where(_enclose(where), _encode(values))
+
+    def read_rows(
+        self,
+        table: str,
+        *,
+        where: str = "",
+        values: Mapping[str, str] | None = None,
+        columns: Sequence[str] = (),
+        order: str = "",
+        descending: bool = False,
+        limit: int | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """Rows as dicts of text, numbers and None; bytes that are no text as hexadecimal digits.
+
+        `where`: an SQL expression with `:name` for what `values` holds. `columns` (all), `order`: names that
+        `list_columns` gave. UsageError: the expression is wrong.
+        """
+        types = {one.name: one.type for one in self._database[table].columns}
+        with self._translate_errors(where):
+            for row in self._database[table].rows_where(
+                _enclose(where),
+                _encode(values),
+                order_by=f"{_quote(order)} {'DESC' if descending else 'ASC'}" if order else None,
+                select=", ".join(map(_quote, columns)) or "*",
+                limit=limit,
+            ):
+                yield {name: decode_value(value, types.get(name, "")) for name, value in row.items()}
+
+    def analyze_columns(self, table: str, tell: Callable[[str], None] = lambda column: None) -> Iterator[ColumnFigures]:
+        """Figures of each column of a table, not of a view. `tell` hears the name of the column that is read."""
+        with self._translate_errors():
+            found = self._database.table(table)
+            rows = found.count
+            for column in found.columns:
+                tell(column.name)
+                # Not its common values: with one value and NULLs it counts wrong, and it cannot sort NULL next to text.
+                seen = found.analyze_column(column.name, total_rows=rows, most_common=False, least_common=False)
+                common = seen.num_distinct < rows
+                yield ColumnFigures(
+                    table=table,
+                    column=column.name,
+                    rows=rows,
+                    nulls=seen.num_null,
+                    blanks=seen.num_blank,
+                    distinct=seen.num_distinct,
+                    most_common=self._count_values(table, column.name, column.type, "DESC") if common else (),
+                    least_common=self._count_values(table, column.name, column.type, "ASC") if common else (),
+                )
+
+    def _count_values(self, table: str, column: str, kind: str, way: str) -> tuple[ValueCount, ...]:
+        sql = f"SELECT {_quote(column)}, count(*) FROM {_quote(table)} GROUP BY 1 ORDER BY 2 {way}, 1 LIMIT {_COMMON}"
+        found = self._database.execute(sql).fetchall()
+        return tuple(ValueCount(value=_cut(decode_value(value, kind)), count=count) for value, count in found)
+
+    @contextmanager
+    def _translate_errors(self, where: str = "") -> Iterator[None]:
+        hint = 'it is an expression of SQL: --where "user = :u AND gpus > 8" --param u ada'
+        try:
+            yield
+        except UnicodeEncodeError as error:
+            raise UsageError("--where is no valid UTF-8", hint=hint) from error
+        except sqlite3.Error as error:
+            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+            if code == sqlite3.SQLITE_INTERRUPT:
+                raise KeyboardInterrupt from error
+            if where and code in _WRONG_SQL:
+                raise UsageError(f"--where '{where}': {error}", hint=hint) from error
+            raise explain(error, self.path) from error
+
+
+@contextmanager
+def open_tables(path: Path) -> Iterator[TableReader]:
+    """Opens the file for reading, and reads it as it is at this moment. StoreError."""
+    from sqlite_utils import Database
+
+    with translate_os_errors(path), translate_sqlite_errors(path):
+        connection = connect_readonly(path, busy_s=_BUSY_S)
+    with closing(connection):
+        with translate_sqlite_errors(path):
+            read_version(connection, path)
+            restrict(connection)
+            connection.execute("BEGIN")
+            reader = TableReader(path, Database(connection, execute_plugins=False))
+        yield reader
+
+
+def restrict(connection: sqlite3.Connection) -> None:
+    """Lets SQL of users read this file and no other, and be ended by Ctrl-C."""
+    connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+    connection.execute("PRAGMA query_only = ON")
+    connection.execute("PRAGMA trusted_schema = OFF")
+    # Python raises KeyboardInterrupt only in its own code: the handler is some, and its error interrupts SQLite.
+    connection.set_progress_handler(lambda: 0, _STEPS)
+
+
+def decode_value(value: Any, kind: str = "") -> Any:
+    """A value of SQLite as text, number or None. `kind`: the declared type of its column."""
+    if not isinstance(value, bytes):
+        return value
+    if kind != "BLOB":  # text that is no valid UTF-8 (schema.encode_sql_text)
+        try:
+            return value.decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError:
+            pass
+    return value.hex()
+
+
+def _enclose(where: str) -> str | None:
+    """In parentheses, on lines of its own: a comment in it ends there."""
+    return f"(\n{where}\n)" if where else None
+
+
+def _encode(values: Mapping[str, str] | None) -> dict[str, str | bytes]:
+    return {name: encode_sql_text(value) for name, value in (values or {}).items()}
+
+
+def _quote(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _cut(value: Any) -> Any:
+    return value if not isinstance(value, str) or len(value) <= _VALUE else f"{value[: _VALUE - 1]}…"
