@@ -113,7 +113,9 @@ def whatif(
         voice,
     )
     if page is not None:
-        _write(page, whatif_output.render(study, source=sacct.name, made_by=_version()))
+        from slurmwrap.cli.whatif import whatif_page
+
+        _write(page, whatif_page.render(study, source=sacct.name, made_by=_version()))
     if as_json:
         typer.echo(json.dumps(to_json_dict(study), indent=2, allow_nan=False))
     else:
