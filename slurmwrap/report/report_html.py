@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from slurmwrap.report import text_format
 from slurmwrap.report.report_page import NUMERIC, UNTRUSTED, Column, Page, ReportTable, TableRow, format_value
 from slurmwrap.report.report_plots import TITLES
+from slurmwrap.report.svg_charts import NO_MATPLOTLIB
 from slurmwrap.resources import make_template_environment
 
 if TYPE_CHECKING:
@@ -26,12 +27,11 @@ _NOTHING = "–"
 # Rows of a table in a mail: Gmail cuts at 102 KB.
 IN_MAIL = 6
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|s|min|h|d|GPU-hours|GiB)\b|%)")
-_NO_PLOTS = "Drawings are left out: matplotlib is not installed here (pip install 'slurmwrap[plot]')."
 
 
 def render(page: Page, plots: Mapping[str, str] | None, *, made_by: str) -> str:
     """The page. `plots`: report/report_plots.py's; None: there is no matplotlib, and the page says so."""
-    notes = page.notes if plots is not None else (*page.notes, _NO_PLOTS)
+    notes = page.notes if plots is not None else (*page.notes, NO_MATPLOTLIB)
     return _fill_template("page.html.j2", page, plots=plots or {}, notes=notes, made_by=made_by, css="page.css")
 
 

@@ -1,82 +1,42 @@
-"""Draws a report's curves and bars as SVG, by matplotlib: the optional extra `plot`.
-
-Drawn in marker colours that are then replaced by CSS variables, so that one drawing serves light, dark and paper. Text
-stays text. The same report gives the same bytes.
-"""
+"""Draws the curves and bars of the night report, by svg_charts."""
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Callable, Sequence
-from importlib import import_module
-from io import StringIO
-from itertools import pairwise
+from collections.abc import Callable
 from typing import Any
-from xml.etree import ElementTree
 
 from slurmwrap.report import text_format
 from slurmwrap.report.night_report import NightReport
 from slurmwrap.report.report_page import format_duration
 from slurmwrap.report.sections_saved import MEANS
+from slurmwrap.report.svg_charts import (
+    CANCELLED,
+    COMPLETED,
+    FAILED,
+    INK,
+    SAVED,
+    Chart,
+    IntervalRow,
+    add_legend,
+    count_digits,
+    draw_charts,
+    plot_intervals,
+    simplify_axes,
+)
 
-INK, SOFT, GRID, COMPLETED, FAILED, CANCELLED, BEFORE, SAVED = (f"#0{i}0{i}0{i}" for i in range(1, 9))
-VARIABLES = {
-    INK: "--ink",
-    SOFT: "--soft",
-    GRID: "--rule",
-    COMPLETED: "--completed",
-    FAILED: "--failed",
-    CANCELLED: "--cancelled",
-    BEFORE: "--before",
-    SAVED: "--saved",
-}
-# Inches: two side by side on a desk, one on a phone with its text still readable.
-SIZE = (5.2, 3.2)
-SHOWN = 8  # categories
-_MOST_DIGITS = 6
-_FONT = re.compile(r"font-family: [^;]*;? ?")
-_SVG = "http://www.w3.org/2000/svg"
-_STYLE = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "slurmwrap",
-    "font.size": 11,
-    "font.family": "sans-serif",
-    "text.color": INK,
-    "axes.labelcolor": SOFT,
-    "axes.edgecolor": GRID,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.labelsize": 10,
-    "axes.unicode_minus": True,
-    "xtick.color": GRID,
-    "ytick.color": GRID,
-    "xtick.labelcolor": SOFT,
-    "ytick.labelcolor": SOFT,
-    "xtick.labelsize": 10,
-    "ytick.labelsize": 10,
-    "grid.color": GRID,
-    "grid.linewidth": 0.6,
-    "hatch.linewidth": 0.6,
-}
+# Categories.
+SHOWN = 8
 
 
 def draw(report: NightReport, zone: Any = None) -> dict[str, str] | None:
     """Key -> `<svg>` element, for what there is something to draw of; None without matplotlib."""
-    try:
-        matplotlib = import_module("matplotlib")
-        figures = import_module("matplotlib.figure")
-    except ImportError:
-        return None
-    found = {}
-    with matplotlib.rc_context(_STYLE):
-        for key, (title, has, plot) in _PLOTS.items():
-            if has(report):
-                # No pyplot: nothing asks for a display.
-                figure = figures.Figure(figsize=SIZE, layout="constrained")
-                said = plot(figure.subplots(), report, zone)
-                found[key] = _render_svg(figure, key, title, said)
-    return found
+    return draw_charts(
+        {
+            key: Chart(title=title, plot=lambda axes, plot=plot: plot(axes, report, zone))  # type: ignore[misc]
+            for key, (title, has, plot) in _PLOTS.items()
+            if has(report)
+        }
+    )
 
 
 TITLES = {
@@ -96,13 +56,13 @@ def _plot_categories(axes: Any, report: NightReport, zone: Any) -> str:
     if report.before is not None:
         axes.plot([row.gpu_hours_before for row in rows], places, "|", color=INK, markersize=13, markeredgewidth=1.6)
     most = max((max(row.gpu_hours, row.gpu_hours_before) for row in rows), default=1.0) or 1.0
-    digits = _count_digits(most / 10)
+    digits = count_digits(most / 10)
     for place, row in zip(places, rows, strict=True):
         end = _free(row.gpu_hours, row.gpu_hours_before if report.before is not None else 0.0, most)
         axes.text(end + most * 0.025, place, f"{row.gpu_hours:,.{digits}f}", va="center", fontsize=10)
     axes.set_yticks(list(places), [row.category for row in rows])
     axes.set_xlim(0, most * 1.16)
-    _simplify_axes(axes, "x")
+    simplify_axes(axes, "x")
     axes.set_xlabel("GPU-hours (stroke: the period before)" if report.before is not None else "GPU-hours")
     return "; ".join(f"{row.category} {text_format.hours(row.gpu_hours)}" for row in reversed(rows))
 
@@ -135,8 +95,8 @@ def _plot_held_hours(axes: Any, report: NightReport, zone: Any) -> str:
     axes.set_xlim(0, left[-1] + width[-1])
     axes.set_ylim(0, max(floor, default=1.0) * 1.05 or 1.0)
     axes.set_ylabel(f"GPU-hours per {_format_bin_width(moments[0].seconds)}")
-    _simplify_axes(axes, "y")
-    _add_legend(axes, 3)
+    simplify_axes(axes, "y")
+    add_legend(axes, 3)
     totals = (sum(getattr(one, name) for one in moments) for name in ("completed", "cancelled", "failed"))
     return "Completed {}, cancelled {}, failed {}.".format(*(text_format.hours(total) for total in totals))
 
@@ -152,8 +112,7 @@ def _plot_runtimes(axes: Any, report: NightReport, zone: Any) -> str:
     """Each as a share of its own total: there are far more completed runs than failed ones."""
     bins = report.runtimes
     failed, completed = (_compute_shares([getattr(one, name) for one in bins]) for name in ("failed", "completed"))
-    # All as wide: their bounds grow by factors.
-    places = range(len(bins) + 1)
+    places = range(len(bins) + 1)  # all as wide: their bounds grow by factors
     axes.bar(places[:-1], failed, width=1, align="edge", color=FAILED, label="failed", linewidth=0)
     axes.stairs(completed, places, color=COMPLETED, linewidth=1.8, label="completed", baseline=None)
     shown = places[1 : len(bins) : max(1, len(bins) // 6)]
@@ -161,8 +120,8 @@ def _plot_runtimes(axes: Any, report: NightReport, zone: Any) -> str:
     axes.set_xlim(0, len(bins))
     axes.set_ylabel("% of the runs of its kind")
     axes.set_xlabel("time from start to end")
-    _simplify_axes(axes, "y")
-    _add_legend(axes, 2)
+    simplify_axes(axes, "y")
+    add_legend(axes, 2)
     most = max(range(len(bins)), key=lambda i: failed[i])
     between = f"{format_duration(bins[most].low_s)} and {format_duration(bins[most].high_s)}"
     return f"Most runs that failed did so between {between} ({failed[most]:.0f} % of them)."
@@ -174,20 +133,17 @@ def _compute_shares(counts: list[int]) -> list[float]:
 
 
 def _plot_savings(axes: Any, report: NightReport, zone: Any) -> str:
-    rows = _list_savings(report)[::-1]
-    for place, one in enumerate(rows):
-        if one.gpu_hours is None:
-            axes.text(0, place, f"  not estimated (n = {one.n})", va="center", fontsize=10, color=SOFT)
-            continue
-        low, high = (one.gpu_hours if end is None else end for end in (one.low, one.high))
-        axes.plot([low, high], [place, place], color=SAVED, linewidth=5, solid_capstyle="butt", alpha=0.45)
-        axes.plot([one.gpu_hours], [place], "o", color=SAVED, markersize=8)
-        axes.text(one.gpu_hours, place + 0.24, _format_hours(one.gpu_hours), ha="center", va="bottom", fontsize=10)
-    axes.axvline(0, color=SOFT, linewidth=1)
-    axes.set_yticks(range(len(rows)), [MEANS.get(one.what, one.what) for one in rows])
-    axes.set_ylim(-0.6, len(rows) - 0.25)
-    axes.set_xlabel("GPU-hours saved")
-    _simplify_axes(axes, "x")
+    rows = [
+        IntervalRow(
+            name=MEANS.get(one.what, one.what),
+            mean=one.gpu_hours,
+            low=one.low,
+            high=one.high,
+            label=f"not estimated (n = {one.n})" if one.gpu_hours is None else _format_hours(one.gpu_hours),
+        )
+        for one in _list_savings(report)
+    ]
+    plot_intervals(axes, rows, SAVED, "GPU-hours saved")
     return "; ".join(_describe_saving(one) for one in _list_savings(report))
 
 
@@ -216,88 +172,3 @@ _PLOTS: dict[str, tuple[str, Callable[[NightReport], bool], Callable[[Any, Night
     "runtimes": (TITLES["runtimes"], lambda r: any(one.failed for one in r.runtimes), _plot_runtimes),
     "savings": (TITLES["savings"], lambda r: any(one.gpu_hours is not None for one in _list_savings(r)), _plot_savings),
 }
-
-
-def _simplify_axes(axes: Any, along: str) -> None:
-    """Grid lines across the values only, no tick marks, thousands with commas."""
-    axes.grid(axis=along)
-    axes.set_axisbelow(True)
-    axes.tick_params(length=0)
-    axes.spines["left" if along == "x" else "bottom"].set_visible(along == "y")
-    axes.spines["bottom" if along == "x" else "left"].set_visible(False)
-    axis = axes.xaxis if along == "x" else axes.yaxis
-    axis.set_major_formatter(lambda value, _: _format_tick(value, along, axis.get_majorticklocs()))
-
-
-def _format_tick(value: float, along: str, marks: Sequence[float]) -> str:
-    """With as many digits as distinguish the marks of its axis."""
-    if not value and along == "y":
-        # The first mark of the other axis is there.
-        return ""
-    steps = [after - before for before, after in pairwise(marks) if after > before]
-    step = min(steps, default=1.0)
-    digits = _count_digits(step)
-    while digits < _MOST_DIGITS and abs(round(step, digits) - step) > step / 1000:  # 0.25, 0.125
-        digits += 1
-    return f"{value:,.{digits}f}".replace("-", "−")
-
-
-def _count_digits(step: float) -> int:
-    """Decimal places by which values that differ by `step` can be distinguished: 0 from 1 on, 2 for 0.05."""
-    return max(0, min(_MOST_DIGITS, -math.floor(math.log10(step)))) if step > 0 else 0
-
-
-def _add_legend(axes: Any, columns: int) -> None:
-    axes.legend(
-        loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, frameon=False, handlelength=1.1, fontsize=10,
-        borderpad=0, columnspacing=1.4, borderaxespad=0.3,
-    )  # fmt: skip
-
-
-# ---- from matplotlib's file to an element of the page
-
-
-def _render_svg(figure: Any, key: str, title: str, said: str) -> str:
-    out = StringIO()
-    figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
-    root = ElementTree.fromstring(out.getvalue())
-    # A style element would speak for the whole page.
-    for name in ("metadata", "defs"):
-        for extra in root.findall(f"{{{_SVG}}}{name}"):
-            root.remove(extra)
-    for element in root.iter():
-        _rename_ids(element, f"{key}-")
-    return _frame_svg(root, key, title, said)
-
-
-def _rename_ids(element: Any, prefix: str) -> None:
-    """Ids of this drawing's own, and colours of the page's."""
-    for name, value in list(element.attrib.items()):
-        if name == "id":
-            value = prefix + value
-        elif name.endswith("href"):
-            value = value.replace("#", f"#{prefix}", 1)
-        elif name in ("style", "clip-path"):
-            value = _replace_colours(value.replace("url(#", f"url(#{prefix}"))
-        element.set(name, value)
-
-
-def _replace_colours(style: str) -> str:
-    for marker, variable in VARIABLES.items():
-        style = style.replace(marker, f"var({variable})")
-    return _FONT.sub("", style)  # the page's own
-
-
-def _frame_svg(root: Any, key: str, title: str, said: str) -> str:
-    """With a name and a description for those who cannot see it; as wide as there is room."""
-    for name in ("width", "height", "version"):
-        root.attrib.pop(name, None)
-    root.set("role", "img")
-    root.set("aria-labelledby", f"{key}-title {key}-desc")
-    for tag, text in (("desc", said), ("title", title)):
-        element = ElementTree.Element(f"{{{_SVG}}}{tag}", {"id": f"{key}-{tag}"})
-        element.text = text_format.visible(text)
-        root.insert(0, element)
-    ElementTree.register_namespace("", _SVG)
-    ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
-    return ElementTree.tostring(root, encoding="unicode")

@@ -114,7 +114,9 @@ def whatif(
         voice,
     )
     if page is not None:
-        _write(page, whatif_output.render(study, source=sacct.name, made_by=_version()))
+        from slurmwrap.cli.whatif import whatif_page
+
+        _write(page, whatif_page.render(study, source=sacct.name, made_by=_version()))
     if as_json:
         typer.echo(format_json_document("whatif", to_json_dict(study)))
     else:

@@ -1,26 +1,17 @@
-"""What a what-if study says: sentences, the terminal's text and the page."""
+"""What a what-if study says: sentences and the terminal's text."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.report import text_format
 from slurmwrap.report.job_report.job_report_text import Paint, plain
 from slurmwrap.report.text_format import count, duration, hours, moment, percent, table, visible, wrapped
-from slurmwrap.resources import make_template_environment
 from slurmwrap.sim.failures.study_result import ArmResult, FailureStudy, Interval
-from slurmwrap.sim.whatif import whatif_charts
 from slurmwrap.sim.whatif.arm_measures import FEW
 from slurmwrap.sim.whatif.whatif_study import OURS, PLAIN, REAL, DelayFit, Study, StudyWorld
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
-
 
 # The sentences of `slurmwrap whatif`, for the page and the terminal: what a Study's numbers mean.
 ARMS = {REAL: "Really happened", PLAIN: "Plain Slurm, model", OURS: "slurmwrap, model"}
@@ -282,55 +273,3 @@ def _row(arm: StudyWorld) -> tuple[str, ...]:
     wait, jct = arm.all.queueing, arm.all.jct
     seconds = (wait.mean, wait.median, wait.p95, jct.mean, jct.p95)
     return (ARMS[arm.name], *(brief(value) for value in seconds), percent(arm.gpu_utilisation))
-
-
-# Turns a Study into one HTML page that needs nothing else, by templates/whatif/page.html.j2. Names are untrusted.
-_UNIT = re.compile(r"(?<=\d) (?=(?:%|s|min|h|d|GPU-hours)\b|%)")
-TOP_USERS, TOP_CAUSES = 15, 12
-
-
-def render(study: Study, *, source: str, made_by: str, zone: tzinfo | None = UTC) -> str:
-    """The page. `source`: name of the dump; `made_by`: our version. Times of a dump without zones are the site's own,
-    and UTC shows them as they were."""
-    return (
-        _environment()
-        .get_template("page.html.j2")
-        .render(
-            study=study,
-            source=source,
-            made_by=made_by,
-            zone=zone,
-            span=span(study.window.since, study.window.until, zone),
-            headline=headline(study),
-            believe=believe(study),
-            lost_words=lost_words(study),
-            cluster=cluster_words(study),
-            arm_names=ARMS,
-            states=STATES,
-            users=study.waste.users[:TOP_USERS],
-            delay_charts=whatif_charts.delay_charts(study),
-            jct_chart=whatif_charts.jct_chart(study),
-            busy_chart=whatif_charts.busy_chart(study, zone),
-            savings=whatif_charts.saving_ranges(study.failures),
-            pre_run=pre_run_words(study.failures),
-            causes=causes(study.failures)[:TOP_CAUSES],
-            locality=whatif_charts.locality_bars(study),
-        )
-    )
-
-
-def tied(text: str) -> str:
-    """A number keeps its unit on its line."""
-    return _UNIT.sub("\N{NO-BREAK SPACE}", text)
-
-
-def _environment() -> Environment:
-    # Users and jobs choose their names.
-    environment = make_template_environment("whatif", autoescape=True, keep_trailing_newline=False)
-    environment.filters.update(
-        visible=text_format.visible, brief=brief, percent=text_format.percent, hours=round_hours,
-        signed=signed,
-        minus=minus, tied=tied,
-    )  # fmt: skip
-    environment.globals.update(count=text_format.count, moment=text_format.moment)
-    return environment

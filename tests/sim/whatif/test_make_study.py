@@ -16,7 +16,6 @@ from slurmwrap.sim.trace.read_trace import parse_trace
 from slurmwrap.sim.trace.trace_load import Load
 from slurmwrap.sim.whatif.cluster_shape import site_of_dump
 from slurmwrap.sim.whatif.make_study import StudyOptions, study_of
-from slurmwrap.sim.whatif.whatif_charts import Lines, busy_chart, delay_charts, jct_chart, locality_bars, saving_ranges
 from slurmwrap.sim.whatif.whatif_study import OURS, PLAIN, REAL, Study
 from slurmwrap.store.deserialize import record_from_json
 from slurmwrap.store.serialize import to_json_dict
@@ -98,20 +97,3 @@ def _measured() -> list[SimJob]:
     since = study().window.since - (load().epoch or 0.0)
     pairs = zip(load().jobs, load().actual, strict=True)
     return [job for job, what in pairs if job.submit_s >= since and what.end_s is not None]
-
-
-def test_charts_lie_within_their_corners_and_say_what_they_show() -> None:
-    charts: list[Lines] = [*delay_charts(study()), jct_chart(study()), busy_chart(study(), None)]
-    for chart in charts:
-        assert {line.arm for line in chart.lines} == {REAL, PLAIN, OURS}
-        assert all(chart.left <= tick.at <= chart.right for tick in chart.xs)
-        assert all(chart.top <= tick.at <= chart.bottom for tick in chart.ys)
-        assert REAL in chart.meaning
-    assert {group.label for group in locality_bars(study())} <= {"2–4 GPUs", "5–8 GPUs", "more than 8 GPUs"}
-
-
-def test_ranges_of_savings_share_one_axis() -> None:
-    ranges = saving_ranges(study().failures)
-    assert [one.name for one in ranges.ranges] == ["pre-run", "retry", "exclusion", "all"]
-    assert all(0 <= one.low <= one.mean <= one.high <= 1 for one in ranges.ranges)
-    assert 0 <= ranges.zero <= 1

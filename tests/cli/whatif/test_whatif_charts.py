@@ -1,0 +1,103 @@
+"""The charts of a what-if study: the three worlds in each, whole curves, colours of the page."""
+
+from __future__ import annotations
+
+import re
+import sys
+from datetime import UTC
+from functools import cache
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from matplotlib.figure import Figure
+from whatif.month import month
+
+from slurmwrap.cli.whatif.whatif_charts import list_charts
+from slurmwrap.cli.whatif.whatif_page import render
+from slurmwrap.report.svg_charts import draw_charts
+from slurmwrap.resources import shipped
+from slurmwrap.sim.trace.read_trace import parse_trace
+from slurmwrap.sim.whatif.cluster_shape import site_of_dump
+from slurmwrap.sim.whatif.make_study import StudyOptions, study_of
+from slurmwrap.sim.whatif.whatif_study import Study
+
+SVG = "{http://www.w3.org/2000/svg}"
+WORLDS = ["really happened", "plain Slurm", "slurmwrap"]
+
+
+@cache
+def study() -> Study:
+    load = parse_trace(month(jobs=200, nodes=3, seed=3).splitlines(), "month.psv")
+    return study_of(load, site_of_dump(load), {}, StudyOptions())
+
+
+@cache
+def drawn() -> dict[str, str]:
+    return draw_charts(list_charts(study(), UTC)) or {}
+
+
+def plot(key: str) -> Any:
+    """The axes of a chart."""
+    axes = Figure().subplots()
+    list_charts(study(), UTC)[key].plot(axes)
+    return axes
+
+
+def test_there_is_a_chart_for_each_class_and_three_for_all_jobs() -> None:
+    classes = study().arms[0].classes
+    assert {key: chart.title for key, chart in list_charts(study(), UTC).items()} == {
+        **{f"wait-{place}": f"{one.label}, {one.jobs} jobs" for place, one in enumerate(classes)},
+        "jct": f"All {study().jobs} jobs",
+        "busy": "GPUs held over the window",
+        "savings": "GPU-hours saved, with 95 % intervals",
+    }
+
+
+def test_every_chart_of_the_worlds_shows_all_three_and_says_so() -> None:
+    for key, svg in drawn().items():
+        root = ElementTree.fromstring(svg)
+        texts = [text.text for text in root.iter(f"{SVG}text")]
+        if key != "savings":
+            assert [text for text in texts if text in WORLDS] == WORLDS, key
+            assert all(re.search(rf"{world} \d+%", root.findtext(f"{SVG}desc") or "") for world in WORLDS), key
+        else:
+            arms = [arm.title for arm in study().failures.arms[1:]]
+            assert [text for text in texts if text in arms] == arms[::-1]
+            assert all(arm in (root.findtext(f"{SVG}desc") or "") for arm in arms)
+
+
+def test_curves_go_from_the_first_mark_to_the_last_where_all_jobs_are() -> None:
+    for key in [key for key in drawn() if key == "jct" or key.startswith("wait-")]:
+        axes = plot(key)
+        curves = [patch.get_data() for patch in axes.patches]
+        assert len(curves) == len(WORLDS)
+        for curve in curves:
+            assert (curve.edges[0], curve.edges[-1]) == pytest.approx(axes.get_xlim()), key
+            assert curve.values[-1] == pytest.approx(100), key
+
+
+def test_held_gpus_cover_the_window() -> None:
+    axes = plot("busy")
+    window = (study().window.since / 86400, study().window.until / 86400)
+    steps = [patch.get_data() for patch in axes.patches if patch.get_label() in WORLDS]
+    assert [(step.edges[0], step.edges[-1]) for step in steps] == [pytest.approx(window)] * len(WORLDS)
+    means = [100 * arm.gpu_utilisation for arm in study().arms]
+    assert [step.values.mean() for step in steps] == pytest.approx(means)
+
+
+def test_every_colour_of_a_drawing_is_one_of_the_pages() -> None:
+    css = (shipped("templates") / "whatif" / "page.css").read_text(encoding="utf-8")
+    used = set(re.findall(r"var\((--[a-z]+)\)", "".join(drawn().values()) + css))
+    light, dark, paper = (set(re.findall(r"(--[a-z]+):", part)) for part in re.findall(r":root \{(.*?)\}", css, re.S))
+    assert used == light == dark == paper
+
+
+def test_a_page_without_matplotlib_says_so_and_keeps_its_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = render(study(), source="month.psv", made_by="1")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    text = render(study(), source="month.psv", made_by="1")
+    assert "<li>Drawings are left out: matplotlib is not installed here" in text
+    assert "Drawings are left out" not in whole
+    assert [page.count("<svg") for page in (whole, text)] == [len(drawn()), 0]
+    assert whole.count("<table") == text.count("<table")
