@@ -168,6 +168,7 @@ def _set_somewhere(name: str, program: ProgramImports) -> bool:
 
 
 _PARSER_S = 0.5 / (1 << 20)  # seconds that reading the options takes for each byte of the program, at most
+_NAMES_S = 1.0 / (1 << 20)  # the same for pyflakes and each byte of one file
 _ENOUGH_S = 0.15  # less time left than this: nothing more is begun
 
 
@@ -248,7 +249,7 @@ def _check_imports_and_names(program: ProgramImports, python: Python | None, des
     if desk.left() > _ENOUGH_S:
         yield from find_local_faults(program)
     if desk.left() > _ENOUGH_S:
-        yield from name_faults(program, lambda: desk.left() > _ENOUGH_S)
+        yield from name_faults(program, python, lambda size: desk.left() > _ENOUGH_S + size * _NAMES_S)
     if desk.left() > _ENOUGH_S:
         yield from find_attribute_faults(program, lambda: desk.left() > _ENOUGH_S)
     size = sum(len(one.source.content) for one in program.files)
