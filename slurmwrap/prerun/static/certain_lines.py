@@ -36,7 +36,8 @@ class Place:
     sure: bool = True  # it runs whenever the module does, and what it raises ends the program
     guarded: bool = False  # behind `if` or `try`: names that an old Python had are tried so
     caught: frozenset[str] = frozenset()  # exceptions that are caught around it; "BaseException" for all
-    rebound: frozenset[str] = frozenset()  # names that an earlier round of a loop around it may have bound
+    # Names that an earlier round of a loop around it may have bound, or the handler in which it stands.
+    rebound: frozenset[str] = frozenset()
     scope: str = "module"  # "module" | "class" | "function"
 
     def expects(self, error: type[BaseException]) -> bool:
@@ -189,7 +190,7 @@ class _Walker:
     def visit_function(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, place: Place) -> None:
         arguments = node.args
         self.visit_all([*arguments.defaults, *arguments.kw_defaults], place)
-        inner = Place(sure=False, guarded=place.guarded, scope="function")
+        inner = Place(sure=False, guarded=place.guarded, rebound=place.rebound, scope="function")
         if isinstance(node, ast.Lambda):
             self.visit(node.body, inner)
             return
@@ -238,7 +239,9 @@ class _Walker:
         self.visit_block(node.body, replace(unsure, caught=place.caught | caught) if caught else place)
         for handler in node.handlers:
             self.visit_all([handler.type], unsure)
-            self.visit_block(handler.body, unsure)
+            # pyflakes looks at functions last, when the handler's name is gone.
+            names = unsure.rebound | {handler.name} if handler.name else unsure.rebound
+            self.visit_block(handler.body, replace(unsure, rebound=names))
         self.visit_block(node.orelse, unsure)
         self.visit_block(node.finalbody, place)
 
