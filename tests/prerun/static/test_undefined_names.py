@@ -73,6 +73,7 @@ WARNINGS = {
     ),
     "name behind main() of a library": ("import unittest\nunittest.main(argv=['x'])\nprint(y)", "3 NameError"),
     "name in main() of a module": ("import helper", "2 NameError"),
+    "name in a module of another program": ("import helper5", "1 NameError"),
     "name in a generator that is called": ("def f():\n    print(y)\n    yield\nf()", "2 NameError"),
     "name behind the first line of try": (
         "try:\n    import nowhere\n    print(y)\nexcept ImportError:\n    pass",
@@ -166,6 +167,8 @@ HELPERS = {
     "helper.py": 'if __name__ == "__main__":\n    print(y)\n',
     "helper2.py": "def install(): __import__('built' + 'ins').ic = print\n",
     "helper3.py": "y = 1\n",
+    "helper5.py": 'if __name__ == "__main__":\n    import helper6\n',
+    "helper6.py": "print(y)\n",
     "helper4.py": "import builtins\nbuiltins.y = 1\n",
 }
 
