@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 from slurmwrap.prerun.static.word_tables import split_word_table
 
 _MAKES_NAMES = frozenset({"globals", "exec", "execfile"})
-_NAMESPACES = frozenset({"f_globals", "f_locals", "f_builtins", "__globals__"})
+_SHOWS = frozenset({"print", "debug", "info", "warning", "error", "log"})
+_NAMESPACES = frozenset({"f_globals", "__globals__"})
 ALWAYS = split_word_table(
     """__name__ __file__ __doc__ __package__ __spec__ __loader__ __builtins__ __cached__ __dict__ __path__
     __annotations__"""
@@ -36,17 +37,27 @@ def bound_names(tree: ast.Module, stars: frozenset[str] | None = None) -> frozen
 
 
 def _is_making_names(node: ast.AST) -> bool:
-    """globals(), exec(), vars() without an argument, what writes into locals(), sys.modules: names may come from
+    """globals(), exec(), vars() without an argument, sys.modules, what writes into locals(): names may come from
     anywhere."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         return node.func.id in _MAKES_NAMES or (node.func.id == "vars" and not node.args)
-    if isinstance(node, ast.Subscript) or (isinstance(node, ast.Attribute) and node.attr in ("update", "setdefault")):
-        whole = node.value
-        changed = isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Load)
-        return changed and isinstance(whole, ast.Call) and ast.unparse(whole.func) == "locals"
+    if isinstance(node, ast.Subscript):
+        return not isinstance(node.ctx, ast.Load) and _is_namespace(node.value)
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        # IntEnum._convert_("Method", __name__, ...) of ssl: a call for its effect on the module.
+        given = any(isinstance(one, ast.Name) and one.id == "__name__" for one in node.value.args)
+        return given and getattr(node.value.func, "attr", getattr(node.value.func, "id", "")) not in _SHOWS
     if isinstance(node, ast.Attribute):
+        if node.attr in ("update", "setdefault"):
+            return _is_namespace(node.value)
         return node.attr in _NAMESPACES or (node.attr == "modules" and _is_sys(node.value))
     return False
+
+
+def _is_namespace(node: ast.expr) -> bool:
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id == "locals"
+    return isinstance(node, ast.Attribute) and node.attr in ("f_locals", "f_builtins")
 
 
 def _is_sys(node: ast.expr) -> bool:

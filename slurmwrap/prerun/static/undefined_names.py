@@ -189,7 +189,7 @@ class _FileCheck:
         bound = defect.bound or ("module" if name in known else "")
         if name in place.rebound or name in deleted:
             return None
-        if bound == "module" and (place.scope == "function" or place.caught):
+        if bound == "module" and (place.scope == "function" or (place.guarded and not place.sure) or place.caught):
             return None  # bound for a time (`except E as name`), or looked for
         if bound == "local":
             message = f"cannot access local variable {name!r} where it is not associated with a value"

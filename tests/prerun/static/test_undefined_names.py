@@ -117,6 +117,9 @@ SOUND = {
     "name by the item of locals": "locals()['y'] = 1\nprint(y)",
     "name by the frame": "import sys\nsys._getframe().f_globals['y'] = 1\nprint(y)",
     "name by the own module": "import __main__\n__main__.y = 1\nprint(y)",
+    "name by an enumeration": (
+        "import enum\ny_1 = 1\nenum.IntEnum._convert_('Y', __name__, lambda name: name == 'y_1')\nprint(Y)"
+    ),
     "name by __getattr__": "def __getattr__(name):\n    return 1\ndef f():\n    return y",
     "name by builtins": "import builtins\nbuiltins.y = 1\nprint(y)",
     "name by builtins of another file": "import helper4\nprint(y)",
