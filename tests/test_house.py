@@ -18,7 +18,7 @@ pytestmark = pytest.mark.early
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "slurmwrap"
-HEAVY = {"typer", "click", "rich", "jinja2", "sqlite_utils", "psutil", "pynvml", "pyslurm", "torch"}
+HEAVY = {"typer", "click", "rich", "jinja2", "pyflakes", "sqlite_utils", "psutil", "pynvml", "pyslurm", "torch"}
 SHELLS = {"os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"}
 MAY_START_PROGRAMS = (
     "cli/pager.py",

@@ -22,8 +22,10 @@ from slurmwrap.store.db_maintenance import reject_open_directory
 from slurmwrap.store.failure_search import MARKS, FoundFailure
 from slurmwrap.store.table_reader import ColumnFigures, TableReader
 
-_LEAST = 8  # columns of the terminal that a cell is cut to
-_SHORTEST = 20  # columns for a value that stands behind its column's name
+# Columns of the terminal that a cell is cut to.
+_LEAST = 8
+# Columns for a value that stands behind its column's name.
+_SHORTEST = 20
 ENDINGS = {"csv": ".csv", "json": ".json", "nl": ".jsonl"}
 KIND = "db_rows"
 

@@ -24,8 +24,10 @@ from slurmwrap.policy.run_filter import RunFilter
 from slurmwrap.report import text_format
 
 T = TypeVar("T")
-_TOGETHER = 500  # rows of JSON that are written at once
-LIMIT = 50  # rows that a list shows unless it is asked for more
+# Rows of JSON that are written at once.
+_TOGETHER = 500
+# Rows that a list shows unless it is asked for more.
+LIMIT = 50
 
 _SEVERAL = "Several with commas between."
 User = Annotated[str, typer.Option("--user", "-u", metavar="NAME", help=f"Only theirs. {_SEVERAL}")]

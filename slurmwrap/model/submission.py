@@ -47,6 +47,8 @@ class Submission:
     tune: bool = False  # CPUs and memory of the waiting job may be changed
     place: bool = False  # and where it insists to run
     holdout_group: str = (
-        ""  # the draw of prerun.holdout that it took part in: submissions of one draw share it; "": none
+        # The draw of prerun.holdout that it took part in: submissions of one draw share it; "": none.
+        ""
     )
-    held_out: bool = False  # that draw left its pre-run out
+    # That draw left its pre-run out.
+    held_out: bool = False

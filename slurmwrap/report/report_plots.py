@@ -112,7 +112,8 @@ def _plot_runtimes(axes: Any, report: NightReport, zone: Any) -> str:
     """Each as a share of its own total: there are far more completed runs than failed ones."""
     bins = report.runtimes
     failed, completed = (_compute_shares([getattr(one, name) for one in bins]) for name in ("failed", "completed"))
-    places = range(len(bins) + 1)  # all as wide: their bounds grow by factors
+    # All as wide: their bounds grow by factors.
+    places = range(len(bins) + 1)
     axes.bar(places[:-1], failed, width=1, align="edge", color=FAILED, label="failed", linewidth=0)
     axes.stairs(completed, places, color=COMPLETED, linewidth=1.8, label="completed", baseline=None)
     shown = places[1 : len(bins) : max(1, len(bins) // 6)]

@@ -39,12 +39,14 @@ class FoundFailure:
     """A failed run in which all words were found."""
 
     cluster: str
-    job: str  # as people name it: 81, or 77_2 for an array task
+    # As people name it: 81, or 77_2 for an array task.
+    job: str
     submit_time: int
     user: str
     category: str  # of the taxonomy
     ended_at: float | None
-    snippet: str  # some words of its evidence, advice, diagnosis or reason
+    # Some words of its evidence, advice, diagnosis or reason.
+    snippet: str
 
 
 def search_failures(
@@ -88,7 +90,8 @@ def _read_failures(connection: sqlite3.Connection, tell: Callable[[float], None]
     total = connection.execute(f"SELECT count(*) {_FAILED}").fetchone()[0]
     for number, row in enumerate(connection.execute(_READ)):
         if number % _TOGETHER == 0:
-            tell(0.9 * number / total)  # the rest is for the index itself, which is made in one step
+            # The rest is for the index itself, which is made in one step.
+            tell(0.9 * number / total)
         cluster, address, submit_time, user, ended_at, category, *others = map(decode_value, row)
         signature, node, input_path, evidence, advice, reason = (_make_storable(text or "") for text in others)
         yield {

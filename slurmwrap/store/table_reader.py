@@ -37,7 +37,8 @@ _WRONG_SQL = (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_RANG
 class ValueCount:
     """One value of a column, and in how many rows it is."""
 
-    value: str | int | float | None  # of text at most 120 characters
+    # Of text at most 120 characters.
+    value: str | int | float | None
     count: int
 
 
@@ -172,7 +173,8 @@ def decode_value(value: Any, kind: str = "") -> Any:
     """A value of SQLite as text, number or None. `kind`: the declared type of its column."""
     if not isinstance(value, bytes):
         return value
-    if kind != "BLOB":  # text that is no valid UTF-8 (schema.encode_sql_text)
+    # Text that is no valid UTF-8 (schema.encode_sql_text).
+    if kind != "BLOB":
         try:
             return value.decode("utf-8", "surrogatepass")
         except UnicodeDecodeError:

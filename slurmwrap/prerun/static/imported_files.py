@@ -9,6 +9,7 @@ import ast
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from slurmwrap.fast_dataclasses import dataclass, field, replace
@@ -111,7 +112,7 @@ def read_program(entry: EntryPoint, source: PythonSource, desk: StaticContext) -
     roots, known = list_search_roots(entry)
     is_module = bool(entry.path) and roots[:1] == (entry.cwd,) and Path(entry.path).parent != Path(entry.cwd)
     folder = str(Path(entry.path).parent) if is_module else ""
-    start = Reached(source=source, folder=folder, sure=True, imports=list_imports(source))
+    start = Reached(source=source, folder=folder, sure=True, imports=list_imports(source, is_program=True))
     program = ProgramImports(entry=entry, files=(start,), roots=roots, roots_known=known)
     files, at, whole = {source.path: start}, 0, True
     while at < len(files) and whole:
@@ -270,14 +271,17 @@ def _resolve_in_directory(folder: str, name: str) -> ResolvedImport:
     return ResolvedImport(kind="missing", name=name)
 
 
-def list_imports(source: PythonSource) -> tuple[Import, ...]:
-    """All import statements of a source, in order."""
-    return tuple(_list_import_statements(source.tree.body, source.line, sure=True)) if source.tree else ()
+def list_imports(source: PythonSource, *, is_program: bool = False) -> tuple[Import, ...]:
+    """All import statements of a source, in order. `is_program`: it is run as `__main__`."""
+    if source.tree is None:
+        return ()
+    return tuple(_list_import_statements(source.tree.body, source.line, sure=True, is_program=is_program))
 
 
 def _list_import_statements(
-    body: Sequence[ast.stmt], base: int, *, sure: bool, guarded: bool = False, top: bool = True
+    body: Sequence[ast.stmt], base: int, *, is_program: bool, sure: bool, guarded: bool = False, top: bool = True
 ) -> Iterator[Import]:
+    read = partial(_list_import_statements, base=base, is_program=is_program)
     for node in body:
         line = base + node.lineno
         if isinstance(node, ast.Import):
@@ -288,23 +292,19 @@ def _list_import_statements(
             module = "." * node.level + (node.module or "")
             yield Import(module=module, names=names, line=line, sure=sure, guarded=guarded, top=top)
         elif isinstance(node, ast.If):
-            main, _typing = is_main_test(node.test), "TYPE_CHECKING" in ast.dump(node.test)
-            yield from _list_import_statements(
-                node.body, base, sure=sure and main, guarded=guarded or not main, top=top
-            )
-            yield from _list_import_statements(node.orelse, base, sure=False, guarded=True, top=top)
+            main = is_program and is_main_test(node.test)
+            yield from read(node.body, sure=sure and main, guarded=guarded or not main, top=top)
+            yield from read(node.orelse, sure=False, guarded=True, top=top)
         elif isinstance(node, ast.Try):
             caught = guarded or any(_is_catching(h) for h in node.handlers)
-            yield from _list_import_statements(node.body, base, sure=sure and not caught, guarded=caught, top=top)
+            yield from read(node.body, sure=sure and not caught, guarded=caught, top=top)
             for part in (*(h.body for h in node.handlers), node.orelse):
-                yield from _list_import_statements(part, base, sure=False, guarded=True, top=top)
-            yield from _list_import_statements(node.finalbody, base, sure=sure, guarded=guarded, top=top)
+                yield from read(part, sure=False, guarded=True, top=top)
+            yield from read(node.finalbody, sure=sure, guarded=guarded, top=top)
         else:
             for part in _list_blocks(node):
                 inner = top and isinstance(node, (ast.With, ast.ClassDef))
-                yield from _list_import_statements(
-                    part, base, sure=False, guarded=guarded or isinstance(node, ast.With), top=inner
-                )
+                yield from read(part, sure=False, guarded=guarded or isinstance(node, ast.With), top=inner)
         if sure and is_block_end(node):
             return
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from slurmwrap.prerun.static.word_tables import split_word_table
 
 _MAKES_NAMES = frozenset({"globals", "exec", "execfile"})
+_SHOWS = frozenset({"print", "debug", "info", "warning", "error", "log"})
+_NAMESPACES = frozenset({"f_globals", "__globals__"})
 ALWAYS = split_word_table(
     """__name__ __file__ __doc__ __package__ __spec__ __loader__ __builtins__ __cached__ __dict__ __path__
     __annotations__"""
@@ -27,19 +30,47 @@ def bound_names(tree: ast.Module, stars: frozenset[str] | None = None) -> frozen
             names |= stars
         if isinstance(node, ast.Global):
             names.update(node.names)
+        if isinstance(node, ast.Import) and any(a.name == "__main__" for a in node.names):
+            return None
     names.update(_bound(tree.body))
     return None if "__getattr__" in names else frozenset(names)
 
 
 def _is_making_names(node: ast.AST) -> bool:
-    """globals(), exec(), vars() without an argument, sys.modules: names may come from anywhere."""
+    """globals(), exec(), vars() without an argument, sys.modules, what writes into locals(): names may come from
+    anywhere."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         return node.func.id in _MAKES_NAMES or (node.func.id == "vars" and not node.args)
-    return isinstance(node, ast.Attribute) and node.attr == "modules" and _is_sys(node.value)
+    if isinstance(node, ast.Subscript):
+        return not isinstance(node.ctx, ast.Load) and _is_namespace(node.value)
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        # IntEnum._convert_("Method", __name__, ...) of ssl: a call for its effect on the module.
+        given = any(isinstance(one, ast.Name) and one.id == "__name__" for one in node.value.args)
+        return given and getattr(node.value.func, "attr", getattr(node.value.func, "id", "")) not in _SHOWS
+    if isinstance(node, ast.Attribute):
+        if node.attr in ("update", "setdefault"):
+            return _is_namespace(node.value)
+        return node.attr in _NAMESPACES or (node.attr == "modules" and _is_sys(node.value))
+    return False
+
+
+def _is_namespace(node: ast.expr) -> bool:
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id == "locals"
+    return isinstance(node, ast.Attribute) and node.attr in ("f_locals", "f_builtins")
 
 
 def _is_sys(node: ast.expr) -> bool:
     return isinstance(node, ast.Name) and node.id in ("sys", "_sys")
+
+
+def count_bindings(tree: ast.Module) -> Counter[str]:
+    """How often each name is bound at the top level; a name that a function binds by `global` counts twice more."""
+    times = Counter(_bound(tree.body))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Global):
+            times.update(node.names * 2)
+    return times
 
 
 def _bound(body: Sequence[ast.stmt]) -> Iterator[str]:

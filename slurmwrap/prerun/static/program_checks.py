@@ -170,6 +170,8 @@ def _set_somewhere(name: str, program: ProgramImports) -> bool:
 
 # Seconds that reading the options takes for each byte of the program, at most.
 _PARSER_S = 0.5 / (1 << 20)
+# The same for pyflakes and each byte of one file.
+_NAMES_S = 1.0 / (1 << 20)
 # Less time left than this: nothing more is begun.
 _ENOUGH_S = 0.15
 
@@ -251,7 +253,7 @@ def _check_imports_and_names(program: ProgramImports, python: Python | None, des
     if desk.left() > _ENOUGH_S:
         yield from find_local_faults(program)
     if desk.left() > _ENOUGH_S:
-        yield from name_faults(program, lambda: desk.left() > _ENOUGH_S)
+        yield from name_faults(program, python, lambda size: desk.left() > _ENOUGH_S + size * _NAMES_S)
     if desk.left() > _ENOUGH_S:
         yield from find_attribute_faults(program, lambda: desk.left() > _ENOUGH_S)
     size = sum(len(one.source.content) for one in program.files)
