@@ -1,4 +1,4 @@
-"""Draws docs/images/*.svg anew: the pictures of docs/concepts. `.venv/bin/python .ci/docs_pictures.py`.
+"""Draws docs/images/*.svg anew: the pictures of docs/concepts and README.md. `.venv/bin/python .ci/docs_pictures.py`.
 
 Each follows the reader's light or dark scheme by itself and stands on a sheet of its own, so it can be read on either.
 Sizes are in SVG's units; a picture is 880 wide.
@@ -8,11 +8,13 @@ Sizes are in SVG's units; a picture is 880 wide.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 
-IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
+ROOT = Path(__file__).resolve().parents[1]
+IMAGES = ROOT / "docs" / "images"
 WIDTH = 880
 
 _STYLE = """\
@@ -24,6 +26,7 @@ text { fill: #1d2530; } .small { font-size: 11px; fill: #4c5867; } .head { font-
 .site { fill: #dcf4e2; stroke: #1f7a3d; } .slurm { fill: #e9e5f8; stroke: #6650b3; } .dash { stroke-dasharray: 5 4; }
 .yes { fill: #1f7a3d; } .some { fill: none; stroke: #1f7a3d; stroke-width: 2; } .no { stroke: #a3acb8; stroke-width: 1.5; }
 .bad { fill: #b8352a; } .bar { fill: #2f66c9; } .kept { fill: #9fbdf0; }
+.terminal { font: 18px ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; } .terminal.head { font-weight: 600; }
 @media (prefers-color-scheme: dark) {
 .sheet { fill: #1b1f27; stroke: #39414e; } .lane { fill: #232934; } .grid { stroke: #39414e; }
 text { fill: #e6e9ee; } .small { fill: #aeb8c6; } .lanehead { fill: #aeb8c6; }
@@ -303,7 +306,34 @@ def placement_levels() -> str:
     )
 
 
+def terminal_session() -> str:
+    """The failed job of README.md, whose text is what its tests compare with a real Slurm."""
+    rows = list_terminal_rows((ROOT / "README.md").read_text(encoding="utf-8"))
+    return picture(
+        44 + 27 * len(rows),
+        "In a terminal: " + " ".join(row.strip() for row in rows),
+        *(
+            f'<text x="24" y="{42 + 27 * place}" class="terminal {_tone(row)}" xml:space="preserve">{escape(row)}</text>'
+            for place, row in enumerate(rows)
+        ),
+    )
+
+
+def list_terminal_rows(readme: str) -> list[str]:
+    """Return the call of gsub and the answer of `slurmwrap why` as README.md has them. ValueError without them."""
+    call = re.search(r"^gsub examples/buggy/\S+", readme, re.MULTILINE)
+    answer = re.search(r"^\$ slurmwrap why\n.*?(?=^\$|^```)", readme, re.MULTILINE | re.DOTALL)
+    if call is None or answer is None:
+        raise ValueError("README.md: no call of gsub with examples/buggy, or no answer of slurmwrap why")
+    return [f"$ {call[0]}", *answer[0].rstrip("…\n").splitlines()]
+
+
+def _tone(row: str) -> str:
+    return "head" if row.startswith("$") else "bad" if "Error" in row else ""
+
+
 PICTURES = {
+    "terminal-session": terminal_session,
     "way-of-a-job": way_of_a_job,
     "hooks-timeline": hooks_timeline,
     "retry-ledger": retry_ledger,

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -133,6 +134,16 @@ def test_links_of_pages_outside_the_site_lead_somewhere() -> None:
             if not target.exists() or (anchor and anchor not in headings(target)):
                 lost.append(f"{page.relative_to(ROOT)}: {path}#{anchor}")
     assert lost == []
+
+
+def test_the_readme_begins_with_a_picture_that_other_sites_can_show() -> None:
+    """PyPI shows no picture by a relative address."""
+    pictures = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    source = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Homepage"]
+    begin = source.replace("github.com", "raw.githubusercontent.com") + "/main/"
+    assert (ROOT / "README.md").read_text(encoding="utf-8").split("\n")[2].startswith("![")
+    assert [one for one in pictures if not (ROOT / one.removeprefix(begin)).is_file()] == []
+    assert [one for one in pictures if not one.startswith(begin)] == []
 
 
 def headings(page: Path) -> set[str]:

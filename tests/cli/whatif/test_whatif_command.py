@@ -51,7 +51,9 @@ class Tags(HTMLParser):
 
 
 def test_one_command_writes_the_page_and_says_the_headline(slurmwrap: Run, dump: Path, tmp_path: Path) -> None:
-    page = tmp_path / "whatif.html"
+    # In a folder of its own: matplotlib keeps its font cache under HOME, which is tmp_path.
+    page = tmp_path / "out" / "whatif.html"
+    page.parent.mkdir()
     result = slurmwrap("whatif", "--sacct", str(dump), "-o", str(page))
     assert result.exit_code == 0, result.output
     assert re.search(r"Really happened .*\n +Plain Slurm, model .*\n +slurmwrap, model ", result.stdout)
@@ -61,7 +63,7 @@ def test_one_command_writes_the_page_and_says_the_headline(slurmwrap: Run, dump:
     headline = re.search(r'<p class="headline">([^<]*)</p>', text)
     assert headline is not None
     assert "queueing delay" in headline[1]
-    assert list(tmp_path.iterdir()) == [page]  # nothing is left aside
+    assert list(page.parent.iterdir()) == [page]  # nothing is left aside
 
 
 def test_the_page_fetches_nothing_and_runs_nothing_and_every_chart_says_what_it_shows(
