@@ -25,7 +25,7 @@ from slurmwrap.fast_dataclasses import asdict, dataclass
 from slurmwrap.report import text_format
 from slurmwrap.slurm.response_cache import find_cache_folder
 from slurmwrap.store.database import Database
-from slurmwrap.store.queries import forget_set_aside
+from slurmwrap.store.queries import forget_rejected_entries
 from slurmwrap.store.spool_reader import MAX_ENTRIES, REJECTED
 from slurmwrap.store.user_state_files import SPOOL
 
@@ -96,7 +96,7 @@ def clear(
     typer.echo(f"{text_format.count(removed, 'file')} removed")
     if counts and place.database.exists():
         with Database.open(place.database) as database:
-            typer.echo(f"{text_format.count(forget_set_aside(database), 'count')} forgotten")
+            typer.echo(f"{text_format.count(forget_rejected_entries(database), 'count')} forgotten")
 
 
 # --- what lies there -----------------------------------------------------------------------------------------------

@@ -213,7 +213,7 @@ def _make_stopped_clause(wanted: RunFilter, uids: Sequence[int]) -> Clause:
     return _make_and_clause(clauses)
 
 
-def forget_set_aside(database: Session) -> int:
+def forget_rejected_entries(database: Session) -> int:
     """Forgets the counts of spool files that were not believed; returns how many rows there were."""
     with database.transaction():
         count: int = database._rows("SELECT count(*) AS n FROM rejected_entries")[0]["n"]

@@ -40,6 +40,14 @@ def test_files_that_a_page_for_developers_names_exist() -> None:
     assert [name for name in named if not (ROOT / name).exists() and not (ROOT / "slurmwrap" / name).exists()] == []
 
 
+def test_checks_of_the_static_stage_name_files_that_exist() -> None:
+    text = (ROOT / "docs" / "prerun-reference.md").read_text(encoding="utf-8")
+    rows = text.split("## What the static stage looks at")[1].split("\n\n")[2].splitlines()[2:]
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row.rstrip(" |").rpartition(" | ")[2])}
+    assert len(rows) > 10 and len(named) > 10
+    assert [n for n in sorted(named) if not (ROOT / "slurmwrap" / "prerun" / "static" / f"{n}.py").exists()] == []
+
+
 def test_no_command_hides_in_a_block_of_text() -> None:
     shown = [
         f"{block.where}: {line}"

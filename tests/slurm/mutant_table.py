@@ -22,8 +22,8 @@ KINDS = {
     "model": "the model and the loop",
     "torch": "wrong use of torch",
     "framework": "Lightning, HF Trainer, Keras, JAX",
-    "late": "later than the third step",
-    "peers": "only seen, or no bug, among several ranks",
+    "late": "after the third step",
+    "peers": "only with several ranks, or no bug",
 }
 _STAGES = ("static", "trial", "none")
 

@@ -76,7 +76,9 @@ def test_json_of_a_refused_job_has_slurms_word(lab: Lab, home: Path) -> None:
 )
 def test_json_where_there_is_none_is_refused(lab: Lab, home: Path, words: tuple[str, ...], said: str) -> None:
     done = gsub(lab, home, *words)
-    assert (done.returncode, done.stdout) == (255, "")
+    error = json.loads(done.stdout)
+    assert (done.returncode, error["kind"], error["exit_code"]) == (255, "slurmwrap.error", 255)
+    assert said in error["message"]
     assert said in done.stderr
 
 

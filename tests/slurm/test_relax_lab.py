@@ -90,7 +90,7 @@ def until_over(lab: Lab, *jobs: str) -> None:
 
 
 def done(lab: Lab, job: str) -> list[dict[str, object]]:
-    sql = "SELECT key, value, done_at, error, because FROM actions WHERE job_id = ? AND rule = 'relax' ORDER BY done_at"
+    sql = "SELECT key, value, done_at, error, reason FROM actions WHERE job_id = ? AND rule = 'relax' ORDER BY done_at"
     return site_rows(lab, sql, int(job))
 
 

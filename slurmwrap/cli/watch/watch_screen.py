@@ -293,7 +293,7 @@ def _when(at: float, facts: JobStatus, look: ScreenStyle) -> str:
 
 
 def _level(facts: JobStatus) -> tuple[str, str, float | None] | None:
-    """(what the job insists on now, on what next, from when). None: on nothing."""
+    """(what the job requires now, what it requires next, from when). None: nothing."""
     levels, waiting = facts.plan.levels, facts.waiting
     if waiting is None or len(levels) < 2:
         return None
@@ -315,21 +315,24 @@ def _place(facts: JobStatus, look: ScreenStyle) -> Iterator[tuple[str, str, str]
         begins = facts.record.eligible_time or 0
         if begins > facts.at:
             wait = span((due or 0) - begins)
-            will = "any nodes will do" if after == "any" else f"on {after}"
-            yield "place", f"will insist on {flat(name)} for {wait} once it may start, then {flat(will)}", ""
+            yield "place", f"will require {flat(name)} for {wait} once it may start, then {flat(then)}", ""
             return
         yield (
             "place",
-            f"insists on {flat(name)}; loosens to {flat(then)} at {clock(due or 0, facts.at, look.zone)}, "
+            f"requires {flat(name)}; relaxes to {flat(then)} at {clock(due or 0, facts.at, look.zone)}, "
             f"in {span((due or 0) - facts.at)}",
             "",
         )
     elif level is not None and facts.relaxes:
-        yield "place", "insists on nothing any more" if level[0] == "any" else f"insists on {flat(level[0])}", ""
+        yield (
+            "place",
+            "requires no particular nodes any more" if level[0] == "any" else f"requires {flat(level[0])}",
+            "",
+        )
     elif switches:
         count, _, wait = switches.partition("@")
-        bound = f"; Slurm gives that up after {flat(wait)} (min:s) of waiting" if wait else ""
-        yield "place", f"wants at most {flat(count)} leaf switch{'es' if count != '1' else ''}{bound}", ""
+        bound = f"; Slurm drops this after {flat(wait)} (min:s) of waiting" if wait else ""
+        yield "place", f"requests at most {flat(count)} leaf switch{'es' if count != '1' else ''}{bound}", ""
 
 
 def _running(facts: JobStatus, record: JobRecord, look: ScreenStyle) -> Iterator[tuple[str, str, str]]:

@@ -100,11 +100,11 @@ PLAN = PlacementPlan(
 @pytest.mark.parametrize(
     ("waited", "relaxes", "expected"),
     [
-        (723, True, "insists on fewest nodes, one switch; loosens to fewest nodes at 16:56, in 2 min"),
-        (1000, True, "insists on fewest nodes; loosens to any nodes at 17:06, in 13 min"),
-        (2000, True, "insists on nothing any more"),
-        (-60, True, "will insist on fewest nodes, one switch for 15 min once it may start, then on fewest nodes"),
-        (723, False, "wants at most 1 leaf switch; Slurm gives that up after 5:00 (min:s) of waiting"),
+        (723, True, "requires fewest nodes, one switch; relaxes to fewest nodes at 16:56, in 2 min"),
+        (1000, True, "requires fewest nodes; relaxes to any nodes at 17:06, in 13 min"),
+        (2000, True, "requires no particular nodes any more"),
+        (-60, True, "will require fewest nodes, one switch for 15 min once it may start, then fewest nodes"),
+        (723, False, "requests at most 1 leaf switch; Slurm drops this after 5:00 (min:s) of waiting"),
     ],
 )
 def test_what_it_insists_on_and_when_that_loosens(waited: int, relaxes: bool, expected: str) -> None:
