@@ -66,9 +66,14 @@ class _RecordingChecker(checker.Checker):  # type: ignore[misc]
 def check_module(tree: ast.Module, builtins: Iterable[str]) -> ModuleReport:
     """Names, `print >>`, `raise NotImplemented` and formats. `builtins`: names that are defined in any case.
 
-    Names that a star import may bring are among the defects. Raises RecursionError for a tree that is too deep.
+    Names that a star import may bring are among the defects. Empty where pyflakes itself fails. Raises RecursionError
+    for a tree that is too deep.
     """
-    checked = _RecordingChecker(tree, builtins)
+    try:
+        checked = _RecordingChecker(tree, builtins)
+    except AttributeError:
+        # `__all__ += [...]` behind `from module import __all__` (pyflakes 3.4).
+        return ModuleReport(defects=(), calls=())
     found = (_read_message(message) for message in checked.messages)
     defects = sorted((d for d in found if d), key=lambda d: (d.node.lineno, d.node.col_offset))
     return ModuleReport(defects=tuple(defects), calls=tuple(checked.global_calls))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from slurmwrap.fast_dataclasses import replace
 from slurmwrap.host.run_command import run
 from slurmwrap.prerun.static.imported_files import read_program
 from slurmwrap.prerun.static.python_interpreter import Python
@@ -141,6 +142,8 @@ SOUND = {
         "class A:\n    def f(self):\n        return __class__, A\n    g = __qualname__, __module__\nA().f()"
     ),
     "closure bound later": "def f():\n    def g():\n        return y\n    y = 1\n    return g()\nf()",
+    "__all__ of another module": "from os import __all__\n__all__ += ['x']",
+    "an expression that is too deep": "x = " + "+".join(["1"] * 450),
     "own >>": "class A:\n    def __rshift__(self, other): pass\nA() >> print",
     "print >> for Python 2": "import sys\nif sys.version_info[0] == 2:\n    print >> sys.stderr, 'x'",
     "print of one's own": "class A:\n    def __rshift__(self, other): pass\nprint = A()\nprint >> 1",
@@ -157,7 +160,7 @@ SOUND = {
     "% with a width": "print('%*d' % (3, 4))",
     "% that is expected to raise": "try:\n    '%d' % (1, 2)\nexcept TypeError:\n    pass",
     "format with values that are left over": "print('{}'.format(1, 2, a=3))",
-    "format with a format that is given": "print('{!r:{w}.{p}}'.format('x', w=4, p=1))",
+    "format with a format that is given": "print('{!r:{w}.{p}}'.format('x', 5, w=4, p=1))",
     "format with attributes and items": "print('{0.real} {a[0]}'.format(1, a=[1]))",
     "format with lists of arguments": "print('{} {a}'.format(*[1], **{'a': 1}))",
     "format that is expected to raise": "try:\n    '{}'.format()\nexcept LookupError:\n    pass",
@@ -279,11 +282,6 @@ def test_a_fix_is_named(folder: Path) -> None:
     }
 
 
-def test_the_environment_does_not_change_what_is_found(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYFLAKES_DOCTEST", "1")
-    assert find(folder, 'def f():\n    """\n    >>> y\n    """') == []
-
-
 def test_time_that_is_spent_ends_the_check(folder: Path) -> None:
     desk = StaticContext(script="j", run=run, environ={}, node_local=(), deadline=math.inf)
     (folder / "program.py").write_text("print(y)")
@@ -292,3 +290,37 @@ def test_time_that_is_spent_ends_the_check(folder: Path) -> None:
     asked: list[int] = []
     assert list(name_faults(program, None, lambda size: asked.append(size) is not None)) == []
     assert asked == [8]
+
+
+def test_a_file_that_pyflakes_cannot_check_does_not_end_the_check(folder: Path) -> None:
+    (folder / "helper5.py").write_text("print(y)\n")
+    assert find(folder, "import helper5\nfrom os import __all__\n__all__ += ['x']") == ["error 1 NameError"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import itertools\nfor i in itertools.count():\n    print(i)\nprint(y)",
+        "while True:\n    print(1)\nprint(y)",
+        "import sys\nsys.path.append('x')\nprint(y)",
+    ],
+    ids=["endless for", "endless while", "a changed search path"],
+)
+def test_a_name_that_may_not_be_reached_or_may_be_found_is_a_warning(folder: Path, text: str) -> None:
+    line = text.count("\n") + 1
+    assert find(folder, text) == [f"warning {line} NameError"]
+
+
+def test_a_program_of_which_not_all_files_were_read_has_no_certain_error(folder: Path) -> None:
+    (folder / "program.py").write_text("print(y)")
+    desk = StaticContext(script="j", run=run, environ={}, node_local=(), deadline=math.inf)
+    path = str(folder / "program.py")
+    entry = EntryPoint(kind="python", path=path, argv=(), line=1, cwd=str(folder), interpreter="python3")
+    program = read_program(entry, desk.source(path), desk)
+    found = [next(name_faults(replace(program, whole=whole))).severity.value for whole in (True, False)]
+    assert found == ["error", "warning"]
+
+
+def test_a_format_that_would_make_a_huge_text_is_not_tried(folder: Path) -> None:
+    assert find(folder, "print('%1000d' % (1, 2))") == ["error 1 TypeError"]
+    assert find(folder, "print('%10000d' % (1, 2))") == []
