@@ -93,7 +93,7 @@ def test_all_tables_are_read_as_they_were_when_the_file_was_opened(path: Path, r
     assert (reader.count_rows("mixed"), len(list(reader.read_rows("mixed")))) == (8, 8)
 
 
-# Datasette, which other tests import, switches SQLite's callback tracebacks on: Python then reports the interrupt twice.
+# Datasette, which other tests import, switches SQLite's callback tracebacks on: Python then reports it twice.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_ctrl_c_ends_an_expression_that_would_not_end(reader: TableReader) -> None:
     before = signal.signal(signal.SIGVTALRM, signal.default_int_handler)
