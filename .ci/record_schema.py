@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import re
 import types
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any, get_args, get_origin, get_type_hints
-
-from field_comments import read_field_comments
 
 from slurmwrap.fast_dataclasses import fields, is_dataclass
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _PLAIN = {int: "integer", float: "number", str: "string", bool: "boolean", types.NoneType: "null"}
 TEXT, WHOLE, NUMBER, FLAG = ({"type": _PLAIN[kind]} for kind in (str, int, float, bool))
+_FIELD = re.compile(r"^    (\w+): [^#]*(?:#\s*(.+))?$")
+_COMMENT = re.compile(r"^    #\s*(.+)$")
 Known = dict[str, Any]
 
 
@@ -69,3 +70,18 @@ def describe_object(properties: Mapping[str, Any], description: str = "") -> dic
     """Return the schema of an object that has all these properties."""
     described = {"description": description} if description else {}
     return {"type": "object", **described, "properties": dict(properties), "required": list(properties)}
+
+
+def read_field_comments(record: type[Any]) -> dict[str, str]:
+    """Field → its comment: the lines directly above it, or else what follows it on its own line."""
+    comments: dict[str, str] = {}
+    above: list[str] = []
+    for line in inspect.getsource(record).split("\n"):
+        if comment := _COMMENT.match(line):
+            above.append(comment[1].strip())
+            continue
+        field = _FIELD.match(line)
+        if field and (above or field[2]):
+            comments[field[1]] = " ".join([*above, (field[2] or "").strip()]).strip()
+        above = []
+    return comments

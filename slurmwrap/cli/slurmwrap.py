@@ -242,8 +242,10 @@ def main() -> None:
     try:
         given = take_output_options(sys.argv[1:])
     except UsageError as error:
-        Console.of_terminal("slurmwrap").error(error)
-        sys.exit(EX_USAGE)
+        voice = Console.of_terminal("slurmwrap")
+        voice.error(error)
+        report = _ErrorReport(voice, is_json_asked(sys.argv[1:]))
+        sys.exit(report.end("UsageError", str(error), error.hint, EX_USAGE))
     set_colour_mode(given.color)
     voice = Console.of_terminal("slurmwrap")
     paged = _start_paging(given)
@@ -344,7 +346,9 @@ _TYPER_ERROR: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__n
 
 def get_exit_code(error: SlurmwrapError) -> int:
     """The exit code of `slurmwrap` for an error: 2 for a wrong command line, where gsub has sbatch's 255."""
-    return EX_USAGE if error.exit_code == UsageError.exit_code else error.exit_code
+    # A UsageError may carry a code of its own. Another error's 255 is Slurm's, and stays.
+    is_usage = isinstance(error, UsageError) and error.exit_code == UsageError.exit_code
+    return EX_USAGE if is_usage else error.exit_code
 
 
 class _ErrorReport(NamedTuple):

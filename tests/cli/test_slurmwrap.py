@@ -15,6 +15,7 @@ from slurmwrap import __version__
 from slurmwrap.cli import slurmwrap as command
 from slurmwrap.cli.slurmwrap import app, main
 from slurmwrap.console import set_colour_mode
+from slurmwrap.errors import SlurmError
 
 
 @pytest.fixture
@@ -162,6 +163,15 @@ def test_another_colour_is_a_usage_error(slurmwrap, words: tuple[str, ...]) -> N
     code, out, err = slurmwrap(*words)
     assert (code, out) == (2, "")
     assert "--color takes auto, always or never" in err
+    code, out, _ = slurmwrap("--json", *words)
+    assert (code, json.loads(out)["error"]) == (2, "UsageError")
+
+
+def test_255_of_slurm_is_not_taken_for_a_wrong_command_line(slurmwrap, broken) -> None:
+    broken(SlurmError("slurm_load_jobs error: Unexpected message received", exit_code=255))
+    code, _, err = slurmwrap()
+    assert code == 255
+    assert "slurm_load_jobs error" in err
 
 
 @pytest.mark.parametrize(("word", "coloured"), [("--color=always", True), ("--color=never", False)])
