@@ -10,7 +10,7 @@ from pathlib import Path
 from between import between
 
 from slurmwrap.cli.doctor.check_registry import LOOKS
-from slurmwrap.cli.doctor.doctor_output import format_checks_page
+from slurmwrap.cli.doctor.doctor_command import format_checks_page
 
 PAGE = Path(__file__).parents[1] / "docs" / "doctor.md"
 BEGIN, END = "<!-- checks -->", "<!-- end of checks -->"

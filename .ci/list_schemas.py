@@ -25,9 +25,8 @@ from slurmwrap.report.job_report.budget_table import RetryBudgetReport
 from slurmwrap.report.job_report.next_step import Next
 from slurmwrap.report.job_report.timeline import JobTimeline
 from slurmwrap.report.job_rows import JobRow
-from slurmwrap.store.failure_search import FoundFailure
 from slurmwrap.store.queries import Sums
-from slurmwrap.store.table_reader import ColumnFigures
+from slurmwrap.store.table_reader import ColumnFigures, FoundFailure
 
 FOLDER = Path(__file__).parent.parent / "docs" / "schemas"
 

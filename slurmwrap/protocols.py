@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from slurmwrap.fast_dataclasses import dataclass, field
-from slurmwrap.model.blocked_input import BlockedInput
+from slurmwrap.model.decision import BlockedInput
 
 # Published is read back from JSON by its annotations: its fields' types must be here when the program runs.
 from slurmwrap.model.node import NodeHealth, NodeLoad, Snapshot
@@ -19,14 +19,13 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import Protocol
 
-    from slurmwrap.model.action import SlurmAction
+    from slurmwrap.model.decision import PlannedAction, RetryDecision, SlurmAction, Strike
     from slurmwrap.model.evidence import LogTail, RunKey
     from slurmwrap.model.gate_permit import Gate
     from slurmwrap.model.job_record import JobRecord
     from slurmwrap.model.observation import Observation, RejectedEntry, SpoolEntry
     from slurmwrap.model.past_failure import PastFailure
     from slurmwrap.model.resource_profile import Measurement
-    from slurmwrap.model.retry_decision import PlannedAction, RetryDecision, Strike
     from slurmwrap.model.run import (
         ActionRecord,
         Incident,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from slurmwrap.errors import SlurmError, SlurmUnreachable
-from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.model.decision import SlurmAction, Verb
 from slurmwrap.model.evidence import LogTail
 from slurmwrap.model.gate_permit import Gate
 from slurmwrap.model.hostlist import expand

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from slurmwrap.model.blocked_input import BlockedInput
+from slurmwrap.model.decision import BlockedInput
 from slurmwrap.report import night_report as r
 
 UNTIL = 1_795_327_200.0  # 2026-11-22 06:00 UTC

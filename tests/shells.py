@@ -21,7 +21,7 @@ import pytest
 import typer
 from waiting import allow
 
-from slurmwrap.cli.completion.completion_command import Shell, render_script
+from slurmwrap.cli.completion import Shell, render_script
 from slurmwrap.cli.slurmwrap import app
 
 _DEADLINE_S = allow(60.0)

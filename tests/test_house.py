@@ -21,10 +21,10 @@ PACKAGE = ROOT / "slurmwrap"
 HEAVY = {"typer", "click", "rich", "jinja2", "pyflakes", "sqlite_utils", "psutil", "pynvml", "pyslurm", "torch"}
 SHELLS = {"os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"}
 MAY_START_PROGRAMS = (
-    "cli/pager.py",
+    "cli/terminal.py",
     "gsub/help_output.py",
     "host/run_command.py",
-    "host/line_process.py",
+    "slurm/pyslurm/worker_client.py",
     "prerun/trial/supervisor.py",
     "prerun/trial/helper_process.py",
     "prerun/isolation/overlay.py",
@@ -82,9 +82,9 @@ def test_the_whole_submission_path_loads_nothing_heavy() -> None:
 
 def test_only_what_reads_tables_imports_sqlite_utils_and_no_command_does_at_its_start() -> None:
     importers = {one.name for one in sources() if any(name.startswith("sqlite_utils") for name in one.imports)}
-    assert importers == {"store/db_maintenance.py", "store/failure_search.py", "store/table_reader.py"}
+    assert importers == {"store/db_maintenance.py", "store/table_reader.py"}
     code = "import slurmwrap.cli.slurmwrap as root\n"
-    code += "import slurmwrap.reconcile.service_loop, slurmwrap.reconcile.wire_adapters\n"
+    code += "import slurmwrap.reconcile.reconcile_pass, slurmwrap.reconcile.wire_adapters\n"
     code += "for name in ('why', 'history', 'report', 'reconcile', 'db'): root.load_command(name)"
     assert "sqlite_utils" not in loaded_by(code)
 

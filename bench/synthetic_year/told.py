@@ -9,9 +9,8 @@ from hashlib import sha256
 
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
 from slurmwrap.fast_dataclasses import fields
-from slurmwrap.model.blocked_input import BlockedInput
+from slurmwrap.model.decision import BlockedInput, PlannedAction
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.retry_decision import PlannedAction
 from slurmwrap.model.run import ActionRecord, JobRun, PrerunRecord, QueueDelay, StrikeRecord, intended
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome, Verdict

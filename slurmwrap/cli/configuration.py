@@ -15,10 +15,10 @@ import typer
 from slurmwrap import config as configuration
 from slurmwrap.cli import terminal
 from slurmwrap.config.config_check import find_mistakes, find_remarks
+from slurmwrap.config.config_errors import suggest_key
 from slurmwrap.config.config_keys import Key, describe_section, format_toml
 from slurmwrap.config.config_keys import make_template as template_text
 from slurmwrap.config.key_origins import KeySetting, find_unknown_variables, list_settings
-from slurmwrap.config.suggest_key import suggest_key
 from slurmwrap.errors import ConfigError, UsageError
 from slurmwrap.escape import harmless
 from slurmwrap.json_output import format_json_document

@@ -27,7 +27,7 @@ from slurmwrap.fast_dataclasses import replace
 from slurmwrap.json_output import format_json_document
 from slurmwrap.report import text_format
 from slurmwrap.resources import shipped
-from slurmwrap.store import db_maintenance, failure_search, retention
+from slurmwrap.store import db_maintenance, retention, table_reader
 from slurmwrap.store.database import Database
 from slurmwrap.store.schema_docs import describe_tables
 from slurmwrap.store.serialize import to_json_dict
@@ -255,7 +255,7 @@ def search(
     _must_be_there(place)
     voice = Console.of_terminal("slurmwrap")
     try:
-        found, total = failure_search.search_failures(
+        found, total = table_reader.search_failures(
             place, words, limit, lambda share: voice.redraw(f"slurmwrap: {share:4.0%} indexed"[: columns()])
         )
     finally:

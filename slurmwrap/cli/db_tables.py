@@ -19,8 +19,7 @@ from slurmwrap.fast_dataclasses import replace
 from slurmwrap.report import text_format
 from slurmwrap.store.atomic_write import replace_file
 from slurmwrap.store.db_maintenance import reject_open_directory
-from slurmwrap.store.failure_search import MARKS, FoundFailure
-from slurmwrap.store.table_reader import ColumnFigures, TableReader
+from slurmwrap.store.table_reader import MARKS, ColumnFigures, FoundFailure, TableReader
 
 # Columns of the terminal that a cell is cut to.
 _LEAST = 8

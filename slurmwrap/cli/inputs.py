@@ -21,11 +21,10 @@ from slurmwrap.cli.record_access import RecordSource, about_job, place_of
 from slurmwrap.config import load
 from slurmwrap.errors import RefusedError, UsageError
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.host.read_inputs import read_inputs_as
+from slurmwrap.host.read_user_file import read_inputs_as
 from slurmwrap.json_output import format_json_document
-from slurmwrap.model.blocked_input import BlockedInput
+from slurmwrap.model.decision import BlockedInput, InputRead
 from slurmwrap.model.evidence import Citation
-from slurmwrap.model.retry_decision import InputRead
 from slurmwrap.policy.run_filter import RunFilter
 from slurmwrap.report import text_format
 from slurmwrap.report.fold_rows import drop_empty_columns, fold_names, group_alike

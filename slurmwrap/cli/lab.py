@@ -17,9 +17,9 @@ from slurmwrap.json_output import format_json_document
 from slurmwrap.lab.bringup import up as bring_up
 from slurmwrap.lab.lab_directories import LabDirectories
 from slurmwrap.lab.lab_spec import DEFAULT_BASE_PORT, LabSpec, cluster_of
+from slurmwrap.lab.lab_state import append_kernel_line, environment_lines, text
 from slurmwrap.lab.lab_state import down as take_down
-from slurmwrap.lab.lab_status import append_kernel_line, environment_lines, text
-from slurmwrap.lab.lab_status import status as read_status
+from slurmwrap.lab.lab_state import status as read_status
 from slurmwrap.lab.machine import default_directory
 
 T = TypeVar("T")

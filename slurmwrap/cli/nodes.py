@@ -19,10 +19,9 @@ from slurmwrap.cli.record_access import RecordSource, place_of
 from slurmwrap.config import Config, Nodes, load
 from slurmwrap.errors import RefusedError, SlurmError, UsageError
 from slurmwrap.fast_dataclasses import asdict, dataclass
-from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.model.decision import PlannedAction, SlurmAction, Verb
 from slurmwrap.model.hostlist import fold
 from slurmwrap.model.node import Node, NodeHealth
-from slurmwrap.model.retry_decision import PlannedAction
 from slurmwrap.policy.node_history import CLEARED, REPAIRED, NodeHistory, Repair
 from slurmwrap.policy.node_score import NodeScore, ScoreTerm, compute_node_scores
 from slurmwrap.policy.strikes import NodeStatus, standings

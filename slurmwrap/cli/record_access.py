@@ -15,7 +15,7 @@ from slurmwrap.config import Config, find_user_state_dir
 from slurmwrap.errors import StoreError
 from slurmwrap.fast_dataclasses import dataclass, field, replace
 from slurmwrap.host.munge import open_sealed
-from slurmwrap.model.blocked_input import BlockedInput
+from slurmwrap.model.decision import BlockedInput
 from slurmwrap.model.observation import Context, Observation
 from slurmwrap.model.run import (
     ActionRecord,

@@ -78,7 +78,7 @@ COMMANDS: dict[str, dict[str, CommandSource]] = {
             "slurmwrap.cli.configuration", "app", "What is configured, and in which file.", paged=True
         ),
         "completion": CommandSource(
-            "slurmwrap.cli.completion.completion_command",
+            "slurmwrap.cli.completion",
             "completion",
             "Complete options, partitions, nodes, jobs … of gsub on TAB.",
         ),
@@ -181,7 +181,7 @@ EX_SOFTWARE, EX_IOERR = 70, 74
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 if TYPE_CHECKING:
-    from slurmwrap.cli.pager import PagedOutput
+    from slurmwrap.cli.terminal import PagedOutput
 
 app = typer.Typer(
     name="slurmwrap",
@@ -297,7 +297,7 @@ def _start_paging(given: OutputOptions) -> PagedOutput | None:
     wanted = given.pager and source is not None and source.paged and not is_json_asked(given.arguments)
     if not wanted or sys.stdout is None or not (sys.stdout.isatty() and sys.stdin is not None and sys.stdin.isatty()):
         return None
-    from slurmwrap.cli.pager import PagedOutput, find_pager
+    from slurmwrap.cli.terminal import PagedOutput, find_pager
 
     pager = find_pager(os.environ, os.geteuid())
     if not pager:

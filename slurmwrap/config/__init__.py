@@ -167,7 +167,7 @@ def parse_config(text: str, path: str) -> Mapping[str, Any]:
 
 
 def _describe_origin(layer: Layer, key: str) -> str:
-    from slurmwrap.config.key_lines import place
+    from slurmwrap.config.config_errors import place
 
     return place(layer.path, layer.text, key) if layer.path else make_variable_name(key)
 
@@ -232,7 +232,7 @@ def _reject_no_table(table: Any, section: str) -> None:
 
 
 def _make_unknown_key_error(key: str, said: str) -> WrongKey:
-    from slurmwrap.config.suggest_key import suggest_key
+    from slurmwrap.config.config_errors import suggest_key
 
     return WrongKey(key, f"{said}{suggest_key(key)}")
 

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from slurmwrap.config import Config, WrongKey, merge
-from slurmwrap.config.key_lines import place
-from slurmwrap.config.suggest_key import list_sections
+from slurmwrap.config.config_errors import list_sections, place
 
 
 def find_mistakes(path: str, text: str) -> tuple[str, ...]:

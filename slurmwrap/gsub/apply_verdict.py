@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, TypeVar
 from slurmwrap.errors import SlurmError, SlurmUnreachable
 from slurmwrap.escape import comment
 from slurmwrap.fast_dataclasses import asdict, dataclass, replace
-from slurmwrap.gsub.planning_inputs import read_planning_facts
-from slurmwrap.gsub.remember import find_known_profile, keep
-from slurmwrap.gsub.start_time import has_user_changed_start_time, is_as_given, start_action
-from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.gsub.planning_inputs import find_known_profile, keep, read_planning_facts
+from slurmwrap.gsub.waiting_job import has_user_changed_start_time, is_as_given, start_action
+from slurmwrap.model.decision import SlurmAction, Verb
 from slurmwrap.model.run import PrerunRecord
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.placement.plan_placement import plan
@@ -22,8 +21,8 @@ from slurmwrap.profiling.merge_profiles import merge
 from slurmwrap.profiling.profile_key import derive_variant
 
 if TYPE_CHECKING:
-    from slurmwrap.gsub.job_identity import JobIdentity
     from slurmwrap.gsub.submit_context import SubmitContext
+    from slurmwrap.gsub.waiting_job import JobIdentity
     from slurmwrap.model.job_record import JobRecord
     from slurmwrap.model.placement_plan import PlacementPlan
     from slurmwrap.model.resource_profile import ResourceProfile
@@ -57,7 +56,7 @@ class HeldJob:
     profile_key: str
     fingerprint: str
     cluster: str = ""  # "": ask Slurm
-    given: tuple[float, ...] = ()  # the begin times that gsub may have given it (gsub/start_time.py)
+    given: tuple[float, ...] = ()  # the begin times that gsub may have given it (gsub/waiting_job.py)
     job: JobIdentity | None = None  # which distinguishes it from another one of its id; None: not known
     output: str = ""  # the file that the script wrote to in the pre-run
     borrowed: bool = False  # the verdict is of another job of the same script and code, with other arguments

@@ -15,7 +15,7 @@ from slurmwrap.errors import SlurmError
 from slurmwrap.escape import marked, visible
 from slurmwrap.host.output_file import append_lines
 from slurmwrap.host.run_command import run
-from slurmwrap.model.action import Verb
+from slurmwrap.model.decision import Verb
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.sbatch.array_indices import parse_indices
 from slurmwrap.slurm.squeue_parser import resolve_output

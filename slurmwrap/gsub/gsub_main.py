@@ -27,8 +27,7 @@ from slurmwrap.errors import (
 )
 from slurmwrap.gsub import process_env
 from slurmwrap.gsub.exec_sbatch import exec_sbatch, refill_pipe
-from slurmwrap.sbatch.command_line import parse_own_options, select_words_for_sbatch
-from slurmwrap.sbatch.getopt import Names, add_plugin_names
+from slurmwrap.sbatch.command_line import Names, add_plugin_names, parse_own_options, select_words_for_sbatch
 from slurmwrap.sbatch.options import MAKING
 from slurmwrap.sbatch.parse import parse_request
 from slurmwrap.sbatch.passthrough import (

@@ -22,8 +22,7 @@ from slurmwrap.gsub.prefetch import make_slurm_commands
 from slurmwrap.model.node import Snapshot
 from slurmwrap.nearest_name import find_nearest
 from slurmwrap.resources import make_sandbox_environment, shipped
-from slurmwrap.sbatch.command_line import CommandLine, parse_own_options, split_command_line
-from slurmwrap.sbatch.getopt import build_names
+from slurmwrap.sbatch.command_line import CommandLine, build_names, parse_own_options, split_command_line
 from slurmwrap.sbatch.launch_templates import (
     TASKS,
     JobLayout,

@@ -20,7 +20,7 @@ from slurmwrap.model.hostlist import expand
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slurmwrap.gsub.submit_context import SubmitContext
-    from slurmwrap.model.blocked_input import BlockedInput
+    from slurmwrap.model.decision import BlockedInput
     from slurmwrap.model.node import Snapshot
     from slurmwrap.model.past_failure import PastFailure
     from slurmwrap.model.placement_plan import PlacementPlan

@@ -11,9 +11,8 @@ from slurmwrap.digest import sha256_hex
 from slurmwrap.errors import SlurmError, StaticFailed
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.gsub import preflight
-from slurmwrap.gsub.planning_inputs import read_planning_facts
+from slurmwrap.gsub.planning_inputs import find_known_profile, keep, read_planning_facts
 from slurmwrap.gsub.preflight import find_blocked_inputs, find_impossible_request, find_repeated_failures
-from slurmwrap.gsub.remember import find_known_profile, keep
 from slurmwrap.gsub.submit_context import PreparedJob, SubmitContext
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.model.limits import Quotas

@@ -24,11 +24,10 @@ from slurmwrap.errors import SlurmError, SlurmUnreachable
 from slurmwrap.fast_dataclasses import asdict, dataclass, replace
 from slurmwrap.gsub.apply_verdict import PAUSES_S, HeldJob, apply_verdict, extend_grace
 from slurmwrap.gsub.cancelled_notice import notify_of_cancelled_job, was_cancelled
-from slurmwrap.gsub.job_identity import JobIdentity, read_job_identity
 from slurmwrap.gsub.prerun_sharing import GROUP
-from slurmwrap.gsub.start_time import start_action
 from slurmwrap.gsub.submit import clean_up_preruns, open_desk
 from slurmwrap.gsub.submit_context import SubmitContext
+from slurmwrap.gsub.waiting_job import JobIdentity, read_job_identity, start_action
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.model.run import PrerunRecord
 from slurmwrap.model.trial_result import TrialProgress

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slurmwrap.errors import SlurmError
-from slurmwrap.gsub.job_identity import JobIdentity, read_job_identity
-from slurmwrap.gsub.start_time import has_user_changed_start_time, start_action
+from slurmwrap.gsub.waiting_job import JobIdentity, has_user_changed_start_time, read_job_identity, start_action
 from slurmwrap.store import prerun_registry
 from slurmwrap.store.prerun_registry import InflightPrerun, PrerunRegistry, WaitingJob
 

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING
 from slurmwrap import resources
 from slurmwrap.errors import SlurmError, StoreError
 from slurmwrap.fast_dataclasses import asdict, dataclass
-from slurmwrap.gsub.job_identity import make_job_identity
 from slurmwrap.gsub.prepare import make_static_verdict
 from slurmwrap.gsub.send import make_sbatch_call
-from slurmwrap.gsub.start_time import list_expected_start_times
 from slurmwrap.gsub.submit_context import PreparedJob, SubmitContext, TrialJob
 from slurmwrap.gsub.verdict_output import make_unproven_verdict
+from slurmwrap.gsub.waiting_job import list_expected_start_times, make_job_identity
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.model.verdict import Verdict
 from slurmwrap.prerun.trial.trial_spec import (

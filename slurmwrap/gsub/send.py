@@ -9,13 +9,12 @@ from functools import partial
 from slurmwrap import timing
 from slurmwrap.digest import sha256_hex
 from slurmwrap.fast_dataclasses import asdict, replace
-from slurmwrap.gsub.remember import keep
+from slurmwrap.gsub.planning_inputs import keep
 from slurmwrap.gsub.submit_context import MakeTrial, PreparedJob, SubmitContext, SubmitResult, get_last_line
 from slurmwrap.model.placement_plan import PLACING, PlacementPlan
 from slurmwrap.profiling.profile_key import derive_variant
 from slurmwrap.protocols import SbatchCall, SbatchResult
-from slurmwrap.sbatch.command_line import remove_quiet
-from slurmwrap.sbatch.getopt import add_plugin_names
+from slurmwrap.sbatch.command_line import add_plugin_names, remove_quiet
 from slurmwrap.sbatch.request import BatchScript, JobRequest, OptionChange
 from slurmwrap.sbatch.rewrite import list_submitted_options, render
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from slurmwrap.errors import SlurmError, SlurmwrapError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.gsub.prerun_sharing import attach_or_claim, withdraw_prerun
-from slurmwrap.gsub.start_time import UNBOUNDED_S, start_action
 from slurmwrap.gsub.submit_context import get_last_line
+from slurmwrap.gsub.waiting_job import UNBOUNDED_S, start_action
 from slurmwrap.sbatch.begin import select_later_begin
 from slurmwrap.store.prerun_registry import VERDICT, WaitingJob, mark_submitted
 

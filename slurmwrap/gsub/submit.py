@@ -344,7 +344,7 @@ def _read_entry_files(request: JobRequest, environ: Mapping[str, str]) -> dict[s
 
 
 def _find_holder(request: JobRequest, environ: Mapping[str, str], config: Config) -> str:
-    from slurmwrap.prerun.static.non_training_programs import find_holder_of_script
+    from slurmwrap.prerun.static.training_expected import find_holder_of_script
 
     text = request.script.content.decode("utf-8", "surrogateescape")
     return find_holder_of_script(text, request.chdir, request.args, environ, config.prerun.no_training_programs)

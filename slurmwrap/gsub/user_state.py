@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from slurmwrap.config import Config
     from slurmwrap.gsub.submission_records import Tell
-    from slurmwrap.model.blocked_input import BlockedInput
+    from slurmwrap.model.decision import BlockedInput
     from slurmwrap.model.past_failure import PastFailure
     from slurmwrap.model.resource_profile import ResourceProfile
     from slurmwrap.model.run import JobRun, PrerunRecord

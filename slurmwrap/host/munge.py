@@ -6,11 +6,88 @@ a spool file may be read late or twice, and its nonce keeps it from counting twi
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
+from functools import cache
+from ipaddress import IPv4Address
+from typing import Any
 
 from slurmwrap.errors import BadCredential, StoreError
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.host.run_command import CommandResult, run, start_unfed_command
+
+_ADDR4, _ENCODE_TIME, _SOCKET = 5, 6, 8  # munge_opt_t
+# munge_err_t: with these the payload and its maker are returned
+_VALID = frozenset({0, 15, 16, 17})
+
+
+class Raw:
+    """What munge_decode gave: its error code, and for a genuine credential payload, maker, address and time."""
+
+    __slots__ = ("code", "encode_host", "encode_time", "gid", "payload", "said", "uid")
+
+    def __init__(self, code: int, said: str) -> None:
+        self.code, self.said = code, said
+        self.payload, self.uid, self.gid, self.encode_host, self.encode_time = b"", -1, -1, "", 0
+
+
+@cache
+def load_libmunge() -> Any:
+    """libmunge, or None where it cannot be loaded."""
+    try:
+        found = ctypes.CDLL("libmunge.so.2")
+        found.munge_ctx_create.restype = ctypes.c_void_p
+        found.munge_ctx_strerror.restype = ctypes.c_char_p
+        found.munge_strerror.restype = ctypes.c_char_p
+    except (OSError, AttributeError):
+        return None
+    return found
+
+
+def decode_by_library(credential: bytes, socket: str) -> Raw:
+    """One credential; "": munged's default socket. `library()` must not be None."""
+    munge = load_libmunge()
+    context = ctypes.c_void_p(munge.munge_ctx_create())
+    payload, length = ctypes.c_void_p(), ctypes.c_int()
+    uid, gid = ctypes.c_uint32(0xFFFFFFFF), ctypes.c_uint32(0xFFFFFFFF)
+    try:
+        if socket:
+            munge.munge_ctx_set(context, ctypes.c_int(_SOCKET), ctypes.c_char_p(socket.encode()))
+        code = munge.munge_decode(
+            ctypes.c_char_p(credential.strip()),
+            context,
+            ctypes.byref(payload),
+            ctypes.byref(length),
+            ctypes.byref(uid),
+            ctypes.byref(gid),
+        )
+        raw = Raw(code, (munge.munge_ctx_strerror(context) or munge.munge_strerror(code) or b"").decode())
+        if code in _VALID:
+            raw.payload = ctypes.string_at(payload, length.value) if length.value > 0 else b""
+            raw.uid, raw.gid = uid.value, gid.value
+            raw.encode_host, raw.encode_time = _read_origin(munge, context)
+        return raw
+    finally:
+        _free(payload)
+        munge.munge_ctx_destroy(context)
+
+
+def _read_origin(munge: Any, context: ctypes.c_void_p) -> tuple[str, int]:
+    address, made = (ctypes.c_ubyte * 4)(), ctypes.c_long()
+    munge.munge_ctx_get(context, ctypes.c_int(_ADDR4), ctypes.byref(address))
+    munge.munge_ctx_get(context, ctypes.c_int(_ENCODE_TIME), ctypes.byref(made))
+    return str(IPv4Address(bytes(address))), made.value
+
+
+def _free(payload: ctypes.c_void_p) -> None:
+    if payload.value:
+        _load_libc().free(payload)
+
+
+@cache
+def _load_libc() -> Any:
+    return ctypes.CDLL(None)
+
 
 __all__ = ["GENUINE", "BadCredential", "Decoded", "decode", "encode", "open_sealed", "start_encode"]
 
@@ -65,11 +142,10 @@ def open_sealed(credential: bytes, *, socket: str) -> tuple[bytes, int] | None:
 def decode(credential: bytes, *, socket: str) -> Decoded:
     """What a credential holds. BadCredential when it is none; StoreError when munged cannot be asked."""
     # Ctypes: not on gsub's fast path.
-    from slurmwrap.host import libmunge
 
-    if libmunge.load_libmunge() is None:
+    if load_libmunge() is None:
         return decode_by_command(credential, socket=socket)
-    raw = libmunge.decode_by_library(credential, socket)
+    raw = decode_by_library(credential, socket)
     if raw.code in _UNREACHABLE:
         raise StoreError(f"unmunge: Error: {raw.said}", hint="Is munged running? `munge -n | unmunge` tells.")
     if raw.code not in GENUINE:

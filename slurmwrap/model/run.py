@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from slurmwrap.fast_dataclasses import dataclass, field
+from slurmwrap.model.decision import PlannedAction
 from slurmwrap.model.evidence import Diagnosis, RunKey
 from slurmwrap.model.resource_profile import Measurement
-from slurmwrap.model.retry_decision import PlannedAction
 from slurmwrap.model.verdict import Verdict
 
 # What they do is about a job that waits, and over when it starts.

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.model.action import DRAIN_PREFIX
+from slurmwrap.model.decision import DRAIN_PREFIX
 from slurmwrap.model.hostlist import expand, fold
 from slurmwrap.placement.candidates import CandidateNodes, has_opaque_node_choice
 from slurmwrap.sbatch.request import JobRequest, OptionChange

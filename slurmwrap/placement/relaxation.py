@@ -22,7 +22,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from slurmwrap.fast_dataclasses import dataclass, field, replace
-from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.model.decision import SlurmAction, Verb
 from slurmwrap.model.hostlist import expand
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.placement_plan import OPTION_OF, Level, PlacementPlan

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence, Set
 
 from slurmwrap.fast_dataclasses import replace
-from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.model.decision import SlurmAction, Verb
 from slurmwrap.model.hostlist import expand
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.placement.allocation_options import share_of

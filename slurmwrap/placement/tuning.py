@@ -12,8 +12,15 @@ from slurmwrap.model.limits import NO_LIMITS, Limits
 from slurmwrap.model.node import Node
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.placement.allocate import allocate
-from slurmwrap.placement.demand import Allocation, GradedSettings, JobDemand, Server
-from slurmwrap.placement.job_demand import limit_to_share, make_empty_server, make_job_demand
+from slurmwrap.placement.demand import (
+    Allocation,
+    GradedSettings,
+    JobDemand,
+    Server,
+    limit_to_share,
+    make_empty_server,
+    make_job_demand,
+)
 from slurmwrap.placement.quota import keep
 from slurmwrap.placement.resource_units import CPU_OPAQUE, has_mixed_gpu_options
 from slurmwrap.placement.throughput import find_speed

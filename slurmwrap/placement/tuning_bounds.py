@@ -16,7 +16,7 @@ runs, and not below the proportional share where the job owns all GPUs of the no
 Of an imported profile memory is a wish for page cache, no one's peak: nothing follows from it here.
 
 Where the speed of the job is known at several numbers of CPUs, placement/allocate.py divides within these bounds
-(job_demand.py); else they are all there is. Without a profile everything stays as asked.
+(demand.py); else they are all there is. Without a profile everything stays as asked.
 """
 
 from __future__ import annotations

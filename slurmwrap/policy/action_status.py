@@ -9,12 +9,12 @@ from __future__ import annotations
 from enum import Enum
 
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.model.action import DRAIN_PREFIX, Verb
+from slurmwrap.model.decision import DRAIN_PREFIX, Verb
 from slurmwrap.model.hostlist import expand
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.node import Node
 from slurmwrap.model.run import ActionRecord, JobRun
-from slurmwrap.policy.launch_failure import HELD_LAUNCH
+from slurmwrap.policy.requeue import HELD_LAUNCH
 from slurmwrap.policy.strikes import Fleet, drained_by_us
 
 _ROUNDED_S = 2  # Slurm's times are whole seconds

@@ -9,9 +9,7 @@ block needs no job.
 from __future__ import annotations
 
 from slurmwrap.fast_dataclasses import replace
-from slurmwrap.model.action import SlurmAction, Verb
-from slurmwrap.model.blocked_input import BlockedInput
-from slurmwrap.model.retry_decision import PlannedAction
+from slurmwrap.model.decision import BlockedInput, PlannedAction, SlurmAction, Verb
 from slurmwrap.policy.decision_context import DecisionContext
 
 EVERYBODY = -1

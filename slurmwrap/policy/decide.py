@@ -12,12 +12,11 @@ from collections.abc import Callable
 from slurmwrap.config import Config
 from slurmwrap.diagnosis.taxonomy import COMPLETED_WITH_ERROR
 from slurmwrap.fast_dataclasses import replace
-from slurmwrap.model.retry_decision import RetryDecision
+from slurmwrap.model.decision import RetryDecision
 from slurmwrap.policy import blocked_inputs, decision_context, requeue, resize, retry_budget
 from slurmwrap.policy.decision_context import DecisionContext
 from slurmwrap.policy.incident import Incident, wait_s
-from slurmwrap.policy.launch_failure import decide_launch, has_failed_to_launch, make_launch_comment
-from slurmwrap.policy.requeue import RequeueSpec
+from slurmwrap.policy.requeue import RequeueSpec, decide_launch, has_failed_to_launch, make_launch_comment
 from slurmwrap.policy.retry_budget import retries_of
 from slurmwrap.policy.run_from_slurm import REQUEUED
 from slurmwrap.policy.strikes import blamed_node, drains_of, strikes_of

@@ -1,21 +1,19 @@
-"""How a job is run again: the actions on Slurm, in the order that was measured to work. Pure.
-
-requeuehold, then one update per key (a bad key aborts the rest of a call), release, StartTime: a requeued job waits two
-minutes otherwise, and on a released one an update would race with the scheduler (Slurm 22.05; scontrol(1)).
-"""
+"""How a job is run again: Slurm actions in their order, and the release of jobs that could not be launched. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import PurePosixPath
 
+from slurmwrap.config import Config
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.model.decision import GATE_PREFIX, PlannedAction, RetryDecision, SlurmAction, Verb
 from slurmwrap.model.evidence import Diagnosis
 from slurmwrap.model.hostlist import expand, fold
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.retry_decision import PlannedAction
 from slurmwrap.model.run import JobRun
+from slurmwrap.policy import decision_context
+from slurmwrap.policy.decision_context import DecisionContext
 
 # slurmd refuses a credential made in the second in which the last run was killed ("Job 81 already killed, do not launch
 # batch job"; seen with 22.05): that run fails with exit code 1 before its first line. Clocks of nodes differ a little.
@@ -128,3 +126,68 @@ def _names(hostlist: str) -> tuple[str, ...]:
         return expand(hostlist)
     except ValueError:
         return tuple(hostlist.split(","))
+
+
+# squeue prints it with blanks
+HELD_LAUNCH = "launch_failed_requeued_held"
+
+
+def is_held_launch(job: JobRecord) -> bool:
+    """Slurm holds the job since a Prolog failed."""
+    return job.pending and job.restarts > 0 and job.reason.replace(" ", "_") == HELD_LAUNCH
+
+
+def has_failed_to_launch(case: DecisionContext) -> bool:
+    """This run is the one that did not get off the ground, and Slurm holds the next one."""
+    job = case.job
+    return job is not None and is_held_launch(job) and job.restarts == case.record.restarts + 1
+
+
+def decide_launch(case: DecisionContext, config: Config) -> RetryDecision:
+    """What becomes of the held job. The gate's own refusals cost no budget and need no consent."""
+    if case.gate:
+        return _decide_after_gate(case)
+    where = f" on {', '.join(case.record.nodes)}" if case.record.nodes else ""
+    held = f"it could not be launched{where}, and Slurm holds it"
+    if refusal := decision_context.find_owner_refusal(case):
+        way = f"'scontrol release {case.record.address}' lets it start again"
+        return RetryDecision(decision="stop", reason=f"{held}; not released: {refusal} ({way})")
+    spent = case.ledger.spent(case.diagnosis.category)
+    if reason := decision_context.find_exhausted_budget(case, spent, config.retry.confirmations, config):
+        return RetryDecision(decision="stop", reason=f"{held}; {reason}")
+    return _decide_release(case, "retry_elsewhere", f"{held}; released once, to start elsewhere", case.record.nodes)
+
+
+def make_launch_comment(case: DecisionContext) -> str:
+    """What is in the job's Comment while it waits for its next run."""
+    return f"{case.diagnosis.category} (slurmwrap why {case.record.address or case.record.attempt.job_id})"
+
+
+def _decide_after_gate(case: DecisionContext) -> RetryDecision:
+    # Of several nodes only one need have refused.
+    nodes = case.gate_nodes or case.record.nodes[:1]
+    reason = f"the Prolog gate refused {', '.join(nodes)}: {case.gate}"
+    relabel = tuple(
+        PlannedAction(
+            rule="gate",
+            action=SlurmAction(
+                verb=Verb.DRAIN,
+                target=node,
+                value=f"{GATE_PREFIX}{case.gate}, before job {case.record.attempt.job_id}",
+                reason="Slurm drained it for the Prolog's exit code",
+            ),
+        )
+        for node in nodes
+    )
+    found = _decide_release(case, "gate", reason, nodes)
+    return RetryDecision(decision="retry_elsewhere", reason=found.reason, actions=(*relabel, *found.actions))
+
+
+def _decide_release(case: DecisionContext, rule: str, reason: str, avoid: tuple[str, ...]) -> RetryDecision:
+    assert case.job is not None
+    again = RequeueSpec(
+        rule=rule, reason=reason, avoid=avoid if len(avoid) == 1 else (), comment=make_launch_comment(case)
+    )
+    # It is requeued and held already.
+    actions = make_requeue_actions(again, case.job)[1:]
+    return RetryDecision(decision="retry_elsewhere", reason=reason, actions=actions)

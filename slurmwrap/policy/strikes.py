@@ -9,10 +9,9 @@ from collections.abc import Iterable
 
 from slurmwrap.config import Config
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.model.action import DRAIN_PREFIX, SlurmAction, Verb
+from slurmwrap.model.decision import DRAIN_PREFIX, PlannedAction, SlurmAction, Strike, Verb
 from slurmwrap.model.evidence import Citation, Diagnosis
 from slurmwrap.model.node import Node, NodeHealth, Snapshot
-from slurmwrap.model.retry_decision import PlannedAction, Strike
 from slurmwrap.model.run import JobRun
 from slurmwrap.policy.node_history import NodeHistory
 from slurmwrap.policy.node_score import LEMON, OK, NodeScore, compute_node_scores

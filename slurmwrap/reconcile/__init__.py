@@ -12,7 +12,6 @@ policy/run_from_slurm.py for runs that were never seen).
 
 from slurmwrap.reconcile.ingest import ingest
 from slurmwrap.reconcile.reconcile_context import PassSummary, Scope, Services, SlurmJobs
-from slurmwrap.reconcile.reconcile_pass import reconcile_once
-from slurmwrap.reconcile.service_loop import watch
+from slurmwrap.reconcile.reconcile_pass import reconcile_once, watch
 
 __all__ = ["PassSummary", "Scope", "Services", "SlurmJobs", "ingest", "reconcile_once", "watch"]

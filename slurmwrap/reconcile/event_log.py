@@ -13,7 +13,7 @@ from slurmwrap.config import Config
 from slurmwrap.console import Console
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.host.journal import Fields, Journal, is_our_stderr
-from slurmwrap.model.action import Verb
+from slurmwrap.model.decision import Verb
 from slurmwrap.model.run import ActionRecord, JobRun
 from slurmwrap.report.text_format import visible
 

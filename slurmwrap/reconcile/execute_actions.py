@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from slurmwrap.errors import SlurmError, SlurmUnreachable, SlurmwrapError
 from slurmwrap.fast_dataclasses import replace
-from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.model.decision import PlannedAction, SlurmAction, Verb
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.retry_decision import PlannedAction
 from slurmwrap.model.run import WAITING_RULES, ActionRecord, JobRun
 from slurmwrap.policy import action_status, requeue
 from slurmwrap.policy.action_status import ActionState

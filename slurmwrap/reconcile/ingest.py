@@ -12,7 +12,7 @@ from itertools import islice
 
 from slurmwrap.diagnosis.build_evidence import select_observations_of_run
 from slurmwrap.fast_dataclasses import replace
-from slurmwrap.model.blocked_input import BlockedInput
+from slurmwrap.model.decision import BlockedInput
 from slurmwrap.model.observation import Context, Observation, RejectedEntry, SpoolEntry
 from slurmwrap.model.run import JobRun, PrerunRecord
 from slurmwrap.model.submission import Submission

@@ -9,11 +9,11 @@ from typing import Any, Protocol, TypeVar
 
 from slurmwrap.config import Config
 from slurmwrap.errors import SlurmUnreachable, StoreError
+from slurmwrap.model.decision import InputRead
 from slurmwrap.model.evidence import Diagnosis, Evidence, RunKey
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.node import Snapshot
 from slurmwrap.model.resource_profile import Measurement
-from slurmwrap.model.retry_decision import InputRead
 from slurmwrap.model.run import ActionRecord, JobRun, QueueDelay
 from slurmwrap.model.submission import Submission
 from slurmwrap.placement.token_bucket import Bucket

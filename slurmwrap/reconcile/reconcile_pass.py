@@ -1,4 +1,4 @@
-"""One pass: ingest, judge every run that ended, act, publish."""
+"""One pass of the reconciler (ingest, judge each ended run, act, publish), and the loop that repeats it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from slurmwrap.errors import SlurmUnreachable, SlurmwrapError, StoreError
 from slurmwrap.fast_dataclasses import replace
-from slurmwrap.model.action import Verb
+from slurmwrap.model.decision import Verb
 from slurmwrap.model.gate_permit import Fault, Gate
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.node import NodeHealth, NodeLoad
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.model.run import JobRun, StrikeRecord
 from slurmwrap.policy import blocked_inputs
-from slurmwrap.policy.launch_failure import is_held_launch
 from slurmwrap.policy.node_history import find_changed_removals, list_lifted_drains
+from slurmwrap.policy.requeue import is_held_launch
 from slurmwrap.policy.run_from_slurm import key_of, record_of, run_before, speaks_for
 from slurmwrap.policy.strikes import Fleet, drained_by_us, health, out_of_service
 from slurmwrap.profiling.profile_key import profile_key_of, published_key_of
@@ -23,7 +23,7 @@ from slurmwrap.reconcile import open_incidents
 from slurmwrap.reconcile.execute_actions import finish
 from slurmwrap.reconcile.ingest import ingest
 from slurmwrap.reconcile.judge_run import judge
-from slurmwrap.reconcile.orphaned_holds import release_gates
+from slurmwrap.reconcile.pending_jobs import release_gates
 from slurmwrap.reconcile.queue_delay import count_delays
 from slurmwrap.reconcile.reconcile_context import PassSummary, ReconcilePass, ReconcilerState, Services, SlurmJobs
 from slurmwrap.reconcile.relax_pending import relax_waiting
@@ -287,3 +287,54 @@ def _publish(run: ReconcilePass) -> None:
         run.summary.errors.append(str(error))
         return
     run.book.published_at, run.summary.published = now, True
+
+
+# A job is COMPLETING, or an Epilog is still to be heard of.
+_SOON_S = 2.0
+_AWAY_S, _AWAY_MAX_S = 5.0, 300.0
+_TICK_S = 0.25
+
+
+def watch(
+    edges: Services,
+    *,
+    poll_s: float,
+    woken: Callable[[], object],
+    stopped: Callable[[], bool],
+    report: Callable[[PassSummary], None] = lambda summary: None,
+) -> None:
+    """Passes until `stopped()`: every `poll_s`, sooner while jobs are ending or when `woken()` changes its value.
+
+    When Slurm, MUNGE or the database cannot be used it says so once and tries ever more rarely, up to every five
+    minutes. Nothing is judged meanwhile: half of the evidence would make wrong diagnoses.
+    """
+    book, away_s = ReconcilerState(), 0.0
+    while not stopped():
+        seen = woken()
+        try:
+            summary = reconcile_once(edges, book)
+        except SlurmwrapError as error:
+            if not away_s:
+                edges.say(f"trying again until it works: {error}")
+            away_s = min(_AWAY_MAX_S, away_s * 2 or _AWAY_S)
+            _wait(edges, away_s, stopped)
+            continue
+        if away_s:
+            edges.say("it works again")
+            away_s = 0.0
+        report(summary)
+        soon = summary.waiting or summary.held_back
+        _wait(edges, min(_SOON_S, poll_s) if soon else poll_s, _combine_stops(stopped, woken, seen))
+
+
+def _combine_stops(stopped: Callable[[], bool], woken: Callable[[], object], seen: object) -> Callable[[], bool]:
+    return lambda: stopped() or woken() != seen
+
+
+def _wait(edges: Services, seconds: float, over: Callable[[], bool]) -> None:
+    """A wake file touched by many jobs in a row is one wake: nothing is done within the first second."""
+    began = edges.clock.now()
+    edges.clock.sleep(min(1.0, seconds))
+    # A clock that is put back ends the wait.
+    while 0 <= edges.clock.now() - began < seconds and not over():
+        edges.clock.sleep(_TICK_S)

@@ -8,7 +8,7 @@ from functools import partial
 from math import ceil
 
 from slurmwrap.fast_dataclasses import replace
-from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.model.decision import SlurmAction, Verb
 from slurmwrap.model.hostlist import names_in
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.node import Node

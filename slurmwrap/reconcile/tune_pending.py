@@ -19,14 +19,13 @@ from math import ceil, inf
 
 from slurmwrap.config import Tuning
 from slurmwrap.fast_dataclasses import replace
-from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.model.decision import SlurmAction, Verb
 from slurmwrap.model.hostlist import names_in
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.node import Partition, Snapshot
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.placement.allocate import allocate
-from slurmwrap.placement.demand import Allocation, GradedSettings, JobDemand, Server
-from slurmwrap.placement.job_demand import limit_to_request, make_job_demand
+from slurmwrap.placement.demand import Allocation, GradedSettings, JobDemand, Server, limit_to_request, make_job_demand
 from slurmwrap.placement.relaxation import BLOCKED
 from slurmwrap.placement.retune import (
     count_fixed_tasks,

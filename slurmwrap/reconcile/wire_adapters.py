@@ -13,8 +13,7 @@ from slurmwrap.diagnosis.classifier import make_classifier
 from slurmwrap.errors import UsageError
 from slurmwrap.host import munge
 from slurmwrap.host.mounts import mount_of
-from slurmwrap.host.read_inputs import read_inputs_as
-from slurmwrap.host.read_user_file import StepFiles, UserLogs
+from slurmwrap.host.read_user_file import StepFiles, UserLogs, read_inputs_as
 from slurmwrap.host.system_clock import SystemClock
 from slurmwrap.protocols import Publisher
 from slurmwrap.reconcile import Scope, Services

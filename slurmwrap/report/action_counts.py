@@ -6,7 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from slurmwrap.model.action import Verb
+from slurmwrap.model.decision import Verb
 from slurmwrap.model.hostlist import fold
 from slurmwrap.model.run import ActionRecord
 from slurmwrap.report.night_report import RuleRow, ToDo

@@ -20,7 +20,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.model.action import Verb
+from slurmwrap.model.decision import Verb
 from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.run import ActionRecord, JobRun, StrikeRecord
 from slurmwrap.model.submission import Submission

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from slurmwrap.config import Nodes
-from slurmwrap.report import categories, idle_resources, lemon_nodes, repeated_failures, usage_totals
+from slurmwrap.report import failure_counts, lemon_nodes, usage_totals
 from slurmwrap.report.action_counts import count_rule_rows, list_advised_actions
 from slurmwrap.report.agreement import compare_rules_with_outcomes
 from slurmwrap.report.night_report import Blocked, Estimate, NightReport, Preruns, Saving
 from slurmwrap.report.queue_wait import compute_queueing
 from slurmwrap.report.report_inputs import Figures
-from slurmwrap.report.run_locality import make_locality_rows
-from slurmwrap.report.savings import compute_holdout, list_savings
+from slurmwrap.report.savings import compute_holdout, list_savings, make_locality_rows
 from slurmwrap.report.usage_totals import compute_ettr, count_false_decisions, count_retries, list_large_jobs
 
 
@@ -33,14 +32,14 @@ def build(figures: Figures, nodes: Nodes | None = None) -> NightReport:
         savings=saved,
         wrong=count_false_decisions(figures),
         holdout=compute_holdout(figures),
-        caught=categories.make_caught_rows(figures.caught),
-        categories=categories.make_category_rows(figures),
-        incidents=categories.make_incident_rows(figures),
+        caught=failure_counts.make_caught_rows(figures.caught),
+        categories=failure_counts.make_category_rows(figures),
+        incidents=failure_counts.make_incident_rows(figures),
         runtimes=usage_totals.runtimes(figures.cells),
         held=tuple(figures.moments),
-        repeated=repeated_failures.list_by_job(figures),
-        repeated_users=repeated_failures.list_by_user(figures),
-        repeated_inputs=repeated_failures.list_by_input(figures),
+        repeated=failure_counts.list_by_job(figures),
+        repeated_users=failure_counts.list_by_user(figures),
+        repeated_inputs=failure_counts.list_by_input(figures),
         rules=count_rule_rows(figures.steps),
         retries=count_retries(figures.again),
         agreement=compare_rules_with_outcomes(
@@ -58,8 +57,8 @@ def build(figures: Figures, nodes: Nodes | None = None) -> NightReport:
         counted=compute_ettr(figures.counting, since=since, until=until),
         large=list_large_jobs(figures.large),
         queueing=compute_queueing(figures.delays, since=since, until=until),
-        idle=idle_resources.list_idle_rows(figures),
-        requests=idle_resources.list_over_requests(figures.asked),
+        idle=usage_totals.list_idle_rows(figures),
+        requests=usage_totals.list_over_requests(figures.asked),
         locality=make_locality_rows(figures.spread, figures.switch_of),
         users=usage_totals.users(figures),
         accounts=usage_totals.accounts(figures),

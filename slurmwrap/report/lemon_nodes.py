@@ -7,12 +7,12 @@ from collections.abc import Collection, Sequence
 from collections.abc import Set as AbstractSet
 
 from slurmwrap.config import Nodes
-from slurmwrap.model.action import DRAIN_PREFIX
+from slurmwrap.model.decision import DRAIN_PREFIX
 from slurmwrap.model.run import StrikeRecord
 from slurmwrap.policy.node_history import NodeHistory, Removal
 from slurmwrap.policy.node_score import LEMON, OK, NodeScore, compute_node_scores
 from slurmwrap.report.action_counts import make_repair_command, update_node
-from slurmwrap.report.categories import group_by
+from slurmwrap.report.failure_counts import group_by
 from slurmwrap.report.night_report import LemonRow, OwnDrain, SuspectNodes, ToDo
 from slurmwrap.report.text_format import in_order
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slurmwrap.fast_dataclasses import dataclass, field
-from slurmwrap.model.blocked_input import BlockedInput
+from slurmwrap.model.decision import BlockedInput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

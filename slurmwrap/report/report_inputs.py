@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from slurmwrap.fast_dataclasses import dataclass, field
-from slurmwrap.model.blocked_input import BlockedInput
+from slurmwrap.model.decision import BlockedInput
 from slurmwrap.model.resource_profile import CurvePoint
 from slurmwrap.model.run import ActionRecord, JobRun, QueueDelay, StrikeRecord
 from slurmwrap.model.submission import Submission

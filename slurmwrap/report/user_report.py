@@ -13,7 +13,7 @@ from math import fsum
 
 from slurmwrap.diagnosis.taxonomy import COMPLETED_WITH_ERROR, get_title
 from slurmwrap.fast_dataclasses import replace
-from slurmwrap.model.blocked_input import BlockedInput
+from slurmwrap.model.decision import BlockedInput
 from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.model.run import JobRun, PrerunRecord
 from slurmwrap.model.submission import Submission
@@ -21,7 +21,7 @@ from slurmwrap.model.verdict import Outcome
 from slurmwrap.policy.run_filter import failed
 from slurmwrap.profiling.memory_model import MemoryModel
 from slurmwrap.report import text_format
-from slurmwrap.report.categories import group_by
+from slurmwrap.report.failure_counts import group_by
 from slurmwrap.report.night_report import NightReport, ToDo, UsageRow
 from slurmwrap.sbatch.request import CpuUnit, MemUnit
 

@@ -1,13 +1,207 @@
-"""The words after `gsub` → CommandLine: sbatch's options, ours, the script and its arguments. Pure."""
+"""Parse the command line of gsub as glibc's getopt_long does for sbatch: options, script, arguments. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from slurmwrap.errors import UnknownOption, UsageError
 from slurmwrap.fast_dataclasses import dataclass, replace
-from slurmwrap.sbatch.getopt import BadOption, Names, ParsedOption, build_names, scan
-from slurmwrap.sbatch.options import ANSWERED_AT_ONCE
+from slurmwrap.nearest_name import find_nearest
+from slurmwrap.sbatch.options import (
+    ANSWERED_AT_ONCE,
+    BASE,
+    BY_LETTER,
+    MAKING,
+    NONE,
+    OPTIONAL,
+    OWN_BY_NAME,
+    SBATCH,
+    Argument,
+    GsubOption,
+    Release,
+    SbatchOption,
+    canonicalize_option,
+)
+
+
+class BadOption(Exception):
+    """A word that getopt_long would refuse. `word` is its index; `hint` may name what was meant; `before` is what was
+    read up to there."""
+
+    def __init__(self, message: str, word: int, hint: str = "", *, unknown: bool = False) -> None:
+        super().__init__(message)
+        self.word = word
+        self.hint = hint
+        # No option's name begins so: a site plugin's may.
+        self.unknown = unknown
+        self.before: tuple[ParsedOption, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedOption:
+    """One option as it was found. Its value starts at `value_at` of the word `value_word`."""
+
+    option: str  # canonical long name
+    value: str | None
+    # The word that carries the option.
+    word: int
+    value_word: int
+    value_at: int
+    own: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan:
+    """All options of some words; `rest` is the index of the first word that is none."""
+
+    given: tuple[ParsedOption, ...]
+    rest: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """What may be said here: sbatch's options, those of site plugins (SPANK), and gsub's own.
+
+    `release` None means that sbatch's release is not known: every release's names are taken, and a prefix is
+    resolved among the names of 22.05 first. That is more than any one sbatch takes, never less.
+    """
+
+    sbatch: Mapping[str, SbatchOption]
+    letters: Mapping[str, SbatchOption]
+    own: Mapping[str, GsubOption]
+    release: Release | None = None
+
+
+def build_names(release: Release | None = None, extra: Sequence[SbatchOption] = ()) -> Names:
+    """The names on a command line of sbatch `release` with the options `extra` of site plugins."""
+    known = {
+        option.name: _adapt_to_release(option, release) for option in (*SBATCH, *extra) if option.known_to(release)
+    }
+    return Names(sbatch=known, letters=BY_LETTER, own=OWN_BY_NAME, release=release)
+
+
+def add_plugin_names(plugins: Mapping[str, Argument]) -> Names:
+    """The names of a call that was read with these options of site plugins."""
+    return build_names(extra=[SbatchOption(name, "", argument) for name, argument in plugins.items()])
+
+
+def _adapt_to_release(option: SbatchOption, release: Release | None) -> SbatchOption:
+    argument = option.argument_in(release)
+    return option if argument is option.argument else replace(option, argument=argument)
+
+
+def build_directive_names(names: Names) -> Names:
+    """The names of `#SBATCH` lines: sbatch's alone."""
+    return Names(sbatch=names.sbatch, letters=names.letters, own={}, release=names.release)
+
+
+_OURS = "It is gsub's own option; gsub --help lists them."
+# the names of `#GSUB` lines
+OWN_NAMES = Names(sbatch={}, letters={}, own={n: o for n, o in OWN_BY_NAME.items() if n not in MAKING})
+
+
+def scan(words: Sequence[str], names: Names, stop_at: frozenset[str] = frozenset()) -> Scan:
+    """Reads options up to `--`, the first word that is none, or the first option in `stop_at`. Raises BadOption."""
+    given: list[ParsedOption] = []
+    at = 0
+    while at < len(words) and words[at].startswith("-") and words[at] != "-":
+        if words[at] == "--":
+            at += 1
+            break
+        try:
+            found = (
+                [_parse_long_option(words, at, names)]
+                if words[at].startswith("--")
+                else _parse_letters(words, at, names)
+            )
+        except BadOption as bad:
+            bad.before = tuple(given)
+            raise
+        given += found
+        at = max(found[-1].word, found[-1].value_word) + 1
+        if any(one.option in stop_at for one in found):
+            break
+    return Scan(given=tuple(given), rest=at)
+
+
+def _parse_long_option(words: Sequence[str], at: int, names: Names) -> ParsedOption:
+    """One `--name`, `--name=value` or `--name value`."""
+    name, equals, value = words[at][2:].partition("=")
+    option = _resolve(words[at], name, names, at)
+    own = isinstance(option, GsubOption)
+    if equals and option.argument is NONE:
+        raise BadOption(f"option '--{option.name}' doesn't allow an argument", at, _OURS if own else "")
+    if equals:
+        where = (value, at, 3 + len(name))
+    elif option.argument in (NONE, OPTIONAL):
+        return ParsedOption(
+            option=canonicalize_option(option.name),
+            value=None,
+            word=at,
+            value_word=at,
+            value_at=len(words[at]),
+            own=own,
+        )
+    elif at + 1 == len(words):
+        raise BadOption(f"option '--{option.name}' requires an argument", at, _OURS if own else "")
+    else:
+        where = (words[at + 1], at + 1, 0)
+    text, word, offset = where
+    return ParsedOption(
+        option=canonicalize_option(option.name), value=text, word=at, value_word=word, value_at=offset, own=own
+    )
+
+
+def _parse_letters(words: Sequence[str], at: int, names: Names) -> list[ParsedOption]:
+    """One argument of short options: flags in a bundle, the last of them perhaps with a value (`-HN2`, `-N 2`)."""
+    found: list[ParsedOption] = []
+    word = words[at]
+    for offset in range(1, len(word)):
+        option = names.letters.get(word[offset])
+        if option is None:
+            raise BadOption(f"invalid option -- '{word[offset]}'", at)
+        rest = word[offset + 1 :]
+        if option.argument is NONE or (option.argument is OPTIONAL and not rest):
+            value, value_word, value_at = None, at, offset + 1
+        elif rest:
+            value, value_word, value_at = rest, at, offset + 1
+        elif at + 1 == len(words):
+            raise BadOption(f"option requires an argument -- '{word[offset]}'", at)
+        else:
+            value, value_word, value_at = words[at + 1], at + 1, 0
+        name = canonicalize_option(option.name)
+        found.append(ParsedOption(option=name, value=value, word=at, value_word=value_word, value_at=value_at))
+        if value is not None:
+            break
+    return found
+
+
+def _resolve(word: str, name: str, names: Names, at: int) -> SbatchOption | GsubOption:
+    """The option `name` means: sbatch's exact name, our exact name, then the one option of sbatch it begins."""
+    exact = names.sbatch.get(name) or names.own.get(name)
+    if exact is not None:
+        return exact
+    possible = _list_options_with_prefix(name, names)
+    if len(possible) == 1:
+        return possible[0]
+    if possible:
+        listed = " ".join(f"'--{option.name}'" for option in possible)
+        raise BadOption(f"option '{word}' is ambiguous; possibilities: {listed}", at)
+    raise BadOption(f"unrecognized option '{word}'", at, _suggest_option(name, names), unknown=True)
+
+
+def _list_options_with_prefix(prefix: str, names: Names) -> list[SbatchOption]:
+    possible = [option for name, option in names.sbatch.items() if name.startswith(prefix)]
+    if names.release is None:
+        return [option for option in possible if option.known_to(BASE)] or possible
+    return possible
+
+
+def _suggest_option(name: str, names: Names) -> str:
+    """Our own option that was probably meant; sbatch's are left to sbatch."""
+    near = [own for own in names.own if len(name) > 1 and own.startswith(name)]
+    meant = near[0] if near else find_nearest(name, names.own, 0.7)
+    return f"Did you mean gsub's '--{meant}'? gsub's own options are not abbreviated." if meant else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from slurmwrap.errors import ScriptError, UnknownOption, UsageError
 from slurmwrap.fast_dataclasses import fields, replace
-from slurmwrap.sbatch.command_line import CommandLine, split_command_line
-from slurmwrap.sbatch.getopt import OWN_NAMES, BadOption, Names, ParsedOption, build_directive_names, build_names, scan
+from slurmwrap.sbatch.command_line import (
+    OWN_NAMES,
+    BadOption,
+    CommandLine,
+    Names,
+    ParsedOption,
+    build_directive_names,
+    build_names,
+    scan,
+    split_command_line,
+)
 from slurmwrap.sbatch.options import (
     ANSWERED_AT_ONCE,
     COMMAND_LINE_ONLY,

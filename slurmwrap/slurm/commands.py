@@ -16,15 +16,15 @@ from slurmwrap.errors import NoSlurmConf, SlurmError, SlurmUnreachable
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.host.run_command import CommandResult, run, start_command, start_in_background
 from slurmwrap.host.system_clock import SystemClock
-from slurmwrap.model.action import DRAIN_PREFIX, GATE_PREFIX, SlurmAction, Verb
+from slurmwrap.model.decision import DRAIN_PREFIX, GATE_PREFIX, SlurmAction, Verb
 from slurmwrap.slurm.find_sbatch import find_sbatch, make_wrapper_environment
-from slurmwrap.slurm.scontrol_requests import QueryUser, make_assoc_mgr_request, make_scontrol_requests
+from slurmwrap.slurm.snapshot import QueryUser, make_assoc_mgr_request, make_scontrol_requests
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from slurmwrap.model.action import SlurmAction
+    from slurmwrap.model.decision import SlurmAction
     from slurmwrap.model.job_record import JobRecord
     from slurmwrap.model.limits import Quotas
     from slurmwrap.model.node import Node, Snapshot
@@ -248,7 +248,7 @@ class SlurmCommands:
 
     def checked(self, action: SlurmAction, owner: int | None = None, also: Sequence[SlurmAction] = ()) -> list[str]:
         """The command of `apply`. SlurmError for what must not even be asked of Slurm by anyone."""
-        from slurmwrap.model.action import Verb
+        from slurmwrap.model.decision import Verb
 
         if action.verb in (Verb.DRAIN, Verb.RESUME):
             self._guard(action)

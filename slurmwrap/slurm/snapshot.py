@@ -1,15 +1,11 @@
-"""What two commands of scontrol say becomes one Snapshot. Pure.
-
-`scontrol show node -d -o`, and `scontrol -o` with the requests of scontrol_requests.py on its standard input: one
-process saved for each of them (22.05 to 26.05). A request that this Slurm refuses (old release, no permission) costs
-only its own part.
-"""
+"""The cluster at one moment: what scontrol is asked for, and the Snapshot made from its answers. Pure."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from slurmwrap.fast_dataclasses import replace
+from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.model.hostlist import names_in
 from slurmwrap.model.limits import Quotas
 from slurmwrap.model.node import Partition, Snapshot
@@ -28,8 +24,57 @@ from slurmwrap.slurm.scontrol_parser import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slurmwrap.model.node import Node
-    from slurmwrap.slurm.scontrol_requests import QueryUser
     from slurmwrap.slurm.site_topology import Network
+
+
+# From here on a topology.yaml may hold several, and a partition name its own.
+SEVERAL_TOPOLOGIES = (25, 5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryUser:
+    """Whose limits are asked after."""
+
+    user: str
+    uid: int
+
+
+def make_assoc_mgr_request(user: str) -> str:
+    """What scontrol gets on its standard input; "" for a name that it would read as more than one word."""
+    return f"show assoc_mgr users={user} flags=assoc,qos" if re.fullmatch(r"[\w.@\\+-]+", user) else ""
+
+
+def make_scontrol_requests(config: Mapping[str, str] | None, asker: QueryUser) -> bytes:
+    """What the second command is asked. `config`: as far as it is known already, then it is not asked for again.
+
+    Reservations go last: their comments may hold line breaks.
+    """
+    lines = ["show topology", "show partition"]
+    if _has_several_topologies(config):
+        lines.append("show topoconf")
+    if _may_keep_limits(config):
+        lines += filter(None, [make_assoc_mgr_request(asker.user)])
+    if config is None:
+        lines.append("show config")
+    return "".join(f"{line}\n" for line in (*lines, "show reservation")).encode()
+
+
+def _has_several_topologies(config: Mapping[str, str] | None) -> bool:
+    """They may be; so too where nothing is known yet."""
+    if config is None:
+        return True
+    from slurmwrap.slurm.scontrol_parser import release_of
+
+    return (release_of(config) or SEVERAL_TOPOLOGIES) >= SEVERAL_TOPOLOGIES
+
+
+def _may_keep_limits(config: Mapping[str, str] | None) -> bool:
+    """It may; so too where nothing is known yet."""
+    if config is None:
+        return True
+    from slurmwrap.slurm.assoc_mgr_parser import enforced
+
+    return enforced(config)
 
 
 # Turns `scontrol show topology` into a Topology.

@@ -1,5 +1,5 @@
 """Edge: what a list of jobs shows of each of them, read for hundreds of jobs in one statement; of a run what
-run_summary.py names."""
+queries.py names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slurmwrap.model.run import ActionRecord, JobRun
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.run_from_slurm import submitted_id
 from slurmwrap.store.database import Database
-from slurmwrap.store.run_summary import COLUMNS, decode_text, make_listed_run
+from slurmwrap.store.queries import COLUMNS, decode_text, make_listed_run
 
 _AT_ONCE = 500  # jobs of one statement
 # CROSS: by key, job after job, whatever SQLite guesses of the table.

@@ -1,25 +1,54 @@
-"""Edge: the newest runs of a database that someone asks for, and sums over all of them, by SQL with limits.
-
-A site's database holds millions of runs: what a list does not show is not read. The narrow table `runs` is asked first,
-attempts only for what it does not know. Whatever is asked for, the condition is that of retry.wanted.matches.
-"""
+"""Queries of the lists: the newest runs of a database, and sums over all of them, by SQL with limits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from heapq import merge
 from itertools import islice
 from typing import Any
 
 from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.model.evidence import Diagnosis, RunKey
 from slurmwrap.model.run import JobRun, PrerunRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.run_filter import NO_FAILURES, RunFilter, moment_of
 from slurmwrap.store import schema
 from slurmwrap.store.connection import translate_sqlite_errors
-from slurmwrap.store.run_summary import COLUMNS, make_listed_run
 from slurmwrap.store.session import Session
+
+_KEY = ("cluster", "job_id", "submit_time")
+_SHOWN = (
+    *("address", "restarts", "name", "user", "uid", "account", "partition", "state", "gpus", "start_time"),
+    *("end_time", "decision", "decision_reason", "retry_at", "incident"),
+)
+COLUMNS = ", ".join(f"a.{name}" for name in (*_KEY, *_SHOWN, "diagnosis_category"))  # of attempts a
+# One of each category: a list has few.
+_DIAGNOSES: dict[str, Diagnosis] = {}
+
+
+def make_listed_run(row: Mapping[str, Any]) -> JobRun:
+    """The record, with what a list shows alone: of its diagnosis the category."""
+    category = row["diagnosis_category"]
+    return JobRun(
+        attempt=RunKey(cluster=row["cluster"], job_id=row["job_id"], submit_time=row["submit_time"]),
+        diagnosis=_make_category_diagnosis(category) if category is not None else None,
+        **{name: decode_text(row[name]) for name in _SHOWN},
+    )
+
+
+def decode_text(value: Any) -> Any:
+    """What is no valid UTF-8 lies in the file as bytes (schema.sql_text)."""
+    return value.decode("utf-8", "surrogatepass") if type(value) is bytes else value
+
+
+def _make_category_diagnosis(category: str) -> Diagnosis:
+    found = _DIAGNOSES.get(category)
+    if found is None:
+        found = Diagnosis(category=category, domain="", decision="", confidence=0.0, signature="")
+        _DIAGNOSES[category] = found
+    return found
+
 
 _EVER = 1e18  # Unix seconds
 _FAILED = f"diagnosis_category NOT IN ({', '.join(repr(one) for one in NO_FAILURES)})"  # NULL: not judged, not failed
@@ -67,7 +96,7 @@ def find_runs(
     database: Session, wanted: RunFilter, *, limit: int | None, as_listed: bool = False
 ) -> tuple[JobRun, ...]:
     """The newest by their end, or their beginning while they run or wait; None: all of them. `as_listed`: only what
-    run_summary.py names is filled in.
+    queries.py names is filled in.
 
     StoreError for a file of an older version.
     """

@@ -12,13 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from slurmwrap.config import Config
-from slurmwrap.model.action import Verb
-from slurmwrap.model.blocked_input import BlockedInput
+from slurmwrap.model.decision import BlockedInput, Verb
 from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.run import JobRun
 from slurmwrap.policy.incident import Incident
-from slurmwrap.report.idle_resources import LEAST_S, LOW
-from slurmwrap.report.repeated_failures import NEWEST, ROWS
+from slurmwrap.report.failure_counts import NEWEST, ROWS
 from slurmwrap.report.report_inputs import (
     ActionSteps,
     BlamedInput,
@@ -32,6 +30,7 @@ from slurmwrap.report.report_inputs import (
     RetriedRun,
     RunGroup,
 )
+from slurmwrap.report.usage_totals import LEAST_S, LOW
 from slurmwrap.store import report_reader as rows_as
 from slurmwrap.store import report_sql as sql
 from slurmwrap.store import schema

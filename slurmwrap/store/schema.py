@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from slurmwrap.fast_dataclasses import MISSING, dataclass, field, fields
-from slurmwrap.model.blocked_input import BlockedInput
+from slurmwrap.model.decision import BlockedInput
 from slurmwrap.model.observation import Observation
 from slurmwrap.model.resource_profile import Measurement, ResourceProfile
 from slurmwrap.model.run import (

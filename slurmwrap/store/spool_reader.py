@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from slurmwrap.errors import StoreError
 from slurmwrap.escape import visible
 from slurmwrap.fast_dataclasses import replace
-from slurmwrap.host import libmunge, munge
+from slurmwrap.host import munge
 from slurmwrap.model.observation import Context, Observation, RejectedEntry, SpoolEntry
 from slurmwrap.node_hooks import epilog_slurmctld, hook_environment
 from slurmwrap.store.spool_writer import VERSION
@@ -310,7 +310,7 @@ def _run_in_threads(work: Callable[[T], U], several: Sequence[T]) -> list[U]:
     No thread outlives the call: the reconciler forks to read its users' files.
     """
     # Without the library a process is started for each.
-    if len(several) == 1 or libmunge.load_libmunge() is None:
+    if len(several) == 1 or munge.load_libmunge() is None:
         return [work(one) for one in several]
     from concurrent.futures import ThreadPoolExecutor
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from slurmwrap.model.blocked_input import BlockedInput
+    from slurmwrap.model.decision import BlockedInput
     from slurmwrap.model.past_failure import PastFailure
     from slurmwrap.model.resource_profile import ResourceProfile
     from slurmwrap.model.run import JobRun, PrerunRecord

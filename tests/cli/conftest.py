@@ -12,8 +12,7 @@ from in_process import Runner
 from typer.testing import Result
 
 from slurmwrap.cli.slurmwrap import app
-from slurmwrap.model.blocked_input import BlockedInput
-from slurmwrap.model.retry_decision import PlannedAction, Strike
+from slurmwrap.model.decision import BlockedInput, PlannedAction, Strike
 from slurmwrap.model.run import ActionRecord, JobRun, PrerunRecord, StrikeRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.store.database import Database
@@ -34,7 +33,7 @@ def fill() -> Callable[[Path, dict[str, Any], float], None]:
 
 
 def _fill(path: Path, plain: dict[str, Any], shift: float) -> None:
-    from slurmwrap.model.action import SlurmAction, Verb
+    from slurmwrap.model.decision import SlurmAction, Verb
 
     plain = _shifted(plain, shift)
     with Database.open(path) as database, database.transaction():

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import Result
 
 from slurmwrap.errors import RefusedError, UsageError
-from slurmwrap.model.blocked_input import BlockedInput
+from slurmwrap.model.decision import BlockedInput
 from slurmwrap.model.evidence import Citation, Diagnosis, RunKey
 from slurmwrap.model.run import JobRun
 from slurmwrap.prerun.static.job_inputs import digest

@@ -16,9 +16,8 @@ from typer.testing import Result
 
 from slurmwrap.config import Retry
 from slurmwrap.errors import RefusedError, UsageError
-from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.model.decision import PlannedAction, SlurmAction, Verb
 from slurmwrap.model.evidence import Diagnosis, RunKey
-from slurmwrap.model.retry_decision import PlannedAction
 from slurmwrap.model.run import JobRun
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.retry_budget import ledger_of

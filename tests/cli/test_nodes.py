@@ -13,11 +13,11 @@ import pytest
 from typer.testing import Result
 
 from slurmwrap.errors import RefusedError, SlurmError, UsageError
+from slurmwrap.model.decision import Strike
 from slurmwrap.model.evidence import Diagnosis, RunKey
 from slurmwrap.model.gate_permit import Fault, Gate
 from slurmwrap.model.node import NodeHealth
 from slurmwrap.model.observation import Context, Observation
-from slurmwrap.model.retry_decision import Strike
 from slurmwrap.model.run import JobRun
 from slurmwrap.protocols import Published
 from slurmwrap.store.database import Database

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.cli.pager import find_pager
+from slurmwrap.cli.terminal import find_pager
 
 USER = 1000
 

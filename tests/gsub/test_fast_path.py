@@ -39,11 +39,11 @@ PLANNED = {
     "host": {"system_clock", "run_command"},
     "inject": {"slurmwrap_launch", "slurmwrap_step"},
     "model": {
-        *("action", "blocked_input", "finding", "hostlist", "limits", "node", "observation"),
+        *("decision", "finding", "hostlist", "limits", "node", "observation"),
         *("placement_plan", "resource_profile", "submission", "topology"),
     },
     "sbatch": {
-        *("command_line", "fast_passthrough", "getopt", "options", "parse", "passthrough"),
+        *("command_line", "fast_passthrough", "options", "parse", "passthrough"),
         *("rewrite", "request", "script", "shape"),
         "eligibility",  # --hold, --begin, --dependency, --reservation alone
     },
@@ -63,7 +63,6 @@ PLANNED = {
     "prerun.static": {
         *("command_wrappers", "entry_points", "impossible_requests", "job_inputs", "launcher_args", "search_path"),
         *(
-            "shell_clauses",
             "shell_parser",
             "started_program",
         ),
@@ -75,7 +74,6 @@ PLANNED = {
         "response_cache",
         "assoc_mgr_parser",
         "scontrol_parser",
-        "scontrol_requests",
         "site_topology",
         "snapshot",
         "find_sbatch",
@@ -83,7 +81,7 @@ PLANNED = {
     "store": {"prerun_registry", "spool_writer", "serialize", "user_state_files"},
     "gsub": {
         *("exec_sbatch", "gsub_main", "planning_inputs", "prefetch", "preflight", "prepare"),
-        *("process_env", "remember", "send", "submission_records", "submit", "submit_context"),
+        *("process_env", "send", "submission_records", "submit", "submit_context"),
         "user_state",
     },
 }

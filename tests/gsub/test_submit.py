@@ -14,15 +14,13 @@ import pytest
 from slurmwrap.config import Config, Placement, Prerun
 from slurmwrap.errors import PrerunFailed, RefusedError, SlurmError, SlurmUnreachable, StaticFailed
 from slurmwrap.gsub.apply_verdict import HeldJob, apply_verdict
-from slurmwrap.gsub.job_identity import JobIdentity
 from slurmwrap.gsub.planning_inputs import read_planning_facts
 from slurmwrap.gsub.prepare import prepare
 from slurmwrap.gsub.prerun_sharing import release_all_orphans as look_after
 from slurmwrap.gsub.send import make_sbatch_call, send
-from slurmwrap.gsub.start_time import list_expected_start_times
 from slurmwrap.gsub.submit_context import PrerunChecks, SubmitContext, SubmitResult, TrialJob
-from slurmwrap.model.action import SlurmAction, Verb
-from slurmwrap.model.blocked_input import BlockedInput
+from slurmwrap.gsub.waiting_job import JobIdentity, list_expected_start_times
+from slurmwrap.model.decision import BlockedInput, SlurmAction, Verb
 from slurmwrap.model.evidence import Citation
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.model.job_record import JobRecord

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from slurmwrap.errors import StoreError
-from slurmwrap.host import libmunge
+from slurmwrap.host import munge
 from slurmwrap.host.munge import REPLAYED, SUCCESS, BadCredential, Decoded, decode, decode_by_command, encode
 
 Decode = Callable[..., Decoded]
@@ -19,7 +19,7 @@ PAYLOAD = b"\n\nSTATUS: 99\n\0\xff end\n"
 
 
 def test_the_library_is_used_where_munge_is_installed() -> None:
-    assert libmunge.load_libmunge() is not None
+    assert munge.load_libmunge() is not None
 
 
 @both

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.host.read_inputs import read_inputs_as
-from slurmwrap.model.retry_decision import InputRead
+from slurmwrap.host.read_user_file import read_inputs_as
+from slurmwrap.model.decision import InputRead
 from slurmwrap.prerun.static.job_inputs import digest
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
@@ -77,7 +77,7 @@ def test_nobody_is_read_for_an_unknown_user() -> None:
 
 AS_SLURM_USER = """
 import json, os, sys, time
-from slurmwrap.host.read_inputs import read_inputs_as
+from slurmwrap.host.read_user_file import read_inputs_as
 from slurmwrap.node_hooks import deadline_child, user_files
 
 def after(send):

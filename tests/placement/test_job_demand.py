@@ -13,8 +13,7 @@ from placement_cases import IDLE, ONE_GPU, node, request
 
 from slurmwrap.config import Config, Placement, Tuning
 from slurmwrap.model.resource_profile import IMPORTED, CurvePoint, ResourceProfile, SpeedPoint
-from slurmwrap.placement.demand import JobDemand
-from slurmwrap.placement.job_demand import limit_to_request, limit_to_share, make_job_demand
+from slurmwrap.placement.demand import JobDemand, limit_to_request, limit_to_share, make_job_demand
 from slurmwrap.placement.plan_placement import plan
 from slurmwrap.placement.throughput import find_speed
 from slurmwrap.placement.tuning_bounds import make_least_node

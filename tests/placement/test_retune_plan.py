@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from placement_cases import SHAPE, request
 
-from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.model.decision import SlurmAction, Verb
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.placement.retune import group_calls, list_restoring_updates, make_retune_actions, undo

@@ -8,13 +8,11 @@ import pytest
 from fakes import START, job, node
 
 from slurmwrap.config import RULES, Config, Retry
-from slurmwrap.model.action import Verb
-from slurmwrap.model.blocked_input import BlockedInput
+from slurmwrap.model.decision import BlockedInput, RetryDecision, Strike, Verb
 from slurmwrap.model.evidence import Citation, Diagnosis
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.node import Partition
 from slurmwrap.model.resource_profile import Measurement
-from slurmwrap.model.retry_decision import RetryDecision, Strike
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy import incident as incident_module
 from slurmwrap.policy.blocked_inputs import make_published_block

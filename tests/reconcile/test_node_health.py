@@ -9,8 +9,7 @@ import pytest
 from fakes import job
 from test_reconcile_pass import XID_79, World, hooks
 
-from slurmwrap.model.action import SlurmAction, Verb
-from slurmwrap.model.retry_decision import PlannedAction
+from slurmwrap.model.decision import PlannedAction, SlurmAction, Verb
 
 
 @pytest.fixture

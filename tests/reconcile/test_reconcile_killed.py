@@ -15,9 +15,8 @@ from test_reconcile_pass import BUG, MISSING, NCCL, XID_79, World, hooks, outcom
 
 from slurmwrap.config import RULES, Config, Placement, Retry
 from slurmwrap.errors import SlurmError, StoreError
-from slurmwrap.model.action import SlurmAction
+from slurmwrap.model.decision import InputRead, SlurmAction
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.retry_decision import InputRead
 from slurmwrap.reconcile import reconcile_once
 from slurmwrap.store.database import Database
 

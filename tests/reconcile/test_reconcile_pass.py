@@ -16,13 +16,12 @@ from fakes import START, FakeClock, FakeLogs, FakePublisher, FakeSlurm, Fuse, Ki
 from slurmwrap.config import RULES, Config, Retry
 from slurmwrap.diagnosis.classifier import diagnose_run
 from slurmwrap.errors import SlurmError, SlurmUnreachable
-from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.model.decision import InputRead, SlurmAction, Strike, Verb
 from slurmwrap.model.evidence import Diagnosis, Evidence, LogTail, RunKey
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.observation import Context, Observation, RejectedEntry, SpoolEntry
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.model.resource_profile import Measurement
-from slurmwrap.model.retry_decision import InputRead, Strike
 from slurmwrap.model.run import JobRun, LedgerReset, PrerunRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome, Verdict

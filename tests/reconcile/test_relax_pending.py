@@ -13,7 +13,7 @@ from test_reconcile_pass import ACT, World, submission, submitted
 
 from slurmwrap.config import Config, Placement, Tuning
 from slurmwrap.errors import SlurmError, SlurmUnreachable
-from slurmwrap.model.action import SlurmAction
+from slurmwrap.model.decision import SlurmAction
 from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.node import NodeLoad

@@ -12,11 +12,10 @@ from fakes import START, FakeClock, FakeLogs, FakePublisher, FakeSlurm, MemorySp
 from slurmwrap.config import RULES, Config, Placement, Tuning
 from slurmwrap.diagnosis.classifier import diagnose_run
 from slurmwrap.errors import SlurmError
-from slurmwrap.model.action import SlurmAction
+from slurmwrap.model.decision import InputRead, SlurmAction
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.model.resource_profile import CurvePoint, ResourceProfile
-from slurmwrap.model.retry_decision import InputRead
 from slurmwrap.model.submission import Submission
 from slurmwrap.reconcile import PassSummary, Scope, Services, reconcile_once
 from slurmwrap.reconcile.reconcile_context import ReconcilerState

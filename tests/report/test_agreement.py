@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from fakes import START, job
 
-from slurmwrap.model.action import Verb
+from slurmwrap.model.decision import Verb
 from slurmwrap.model.evidence import Diagnosis
 from slurmwrap.model.run import ActionRecord, JobRun, StrikeRecord
 from slurmwrap.model.submission import Submission

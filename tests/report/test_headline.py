@@ -7,7 +7,7 @@ from dataclasses import replace
 import nights
 import pytest
 
-from slurmwrap.model.blocked_input import BlockedInput
+from slurmwrap.model.decision import BlockedInput
 from slurmwrap.report.headline import build_page, make_night_verdict
 from slurmwrap.report.night_report import Blocked, Headline, IncidentRow, NightReport, Saving
 from slurmwrap.report.report_page import Figure, NightVerdict, TableRow

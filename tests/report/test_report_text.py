@@ -13,7 +13,7 @@ import nights
 import pytest
 
 from slurmwrap.cli.terminal import paint
-from slurmwrap.model.blocked_input import BlockedInput
+from slurmwrap.model.decision import BlockedInput
 from slurmwrap.report.headline import build_page
 from slurmwrap.report.night_report import Blocked, Counted, Estimate, NightReport
 from slurmwrap.report.report_formats import render_text

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from slurmwrap.model.blocked_input import BlockedInput
+from slurmwrap.model.decision import BlockedInput
 from slurmwrap.model.evidence import Diagnosis, RunKey
 from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.model.run import JobRun, PrerunRecord

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurmwrap.sbatch.getopt import BadOption, build_names, scan
+from slurmwrap.sbatch.command_line import BadOption, build_names, scan
 from slurmwrap.sbatch.options import REQUIRED, SbatchOption
 
 

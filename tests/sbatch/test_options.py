@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.sbatch.getopt import BadOption, Names, build_names, scan
+from slurmwrap.sbatch.command_line import BadOption, Names, build_names, scan
 from slurmwrap.sbatch.options import (
     ALIASES,
     BY_LETTER,

@@ -7,8 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurmwrap.errors import UsageError
-from slurmwrap.sbatch.command_line import parse_own_options, remove_quiet, select_words_for_sbatch, split_command_line
-from slurmwrap.sbatch.getopt import add_plugin_names, build_names, scan
+from slurmwrap.sbatch.command_line import (
+    add_plugin_names,
+    build_names,
+    parse_own_options,
+    remove_quiet,
+    scan,
+    select_words_for_sbatch,
+    split_command_line,
+)
 from slurmwrap.sbatch.options import NONE, OWN, REQUIRED, SBATCH
 from slurmwrap.sbatch.parse import parse_request
 from slurmwrap.sbatch.request import JobRequest, OptionChange

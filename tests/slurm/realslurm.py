@@ -25,8 +25,7 @@ from slurmwrap.lab import machine
 from slurmwrap.lab.daemons import as_service_of
 from slurmwrap.lab.lab_directories import LabDirectories, exports
 from slurmwrap.lab.lab_spec import cluster_of
-from slurmwrap.lab.lab_state import down
-from slurmwrap.lab.lab_status import append_kernel_line
+from slurmwrap.lab.lab_state import append_kernel_line, down
 from slurmwrap.slurm.response_cache import find_cache_folder
 
 # Two ordinary accounts, made by the fixture lab_users; of one pytest process each, since what gsub knows is in a home.

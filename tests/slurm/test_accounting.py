@@ -20,7 +20,7 @@ from slurmwrap.model.node import Snapshot
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.slurm.assoc_mgr_parser import parse_limits
 from slurmwrap.slurm.commands import SlurmCommands
-from slurmwrap.slurm.scontrol_requests import make_assoc_mgr_request
+from slurmwrap.slurm.snapshot import make_assoc_mgr_request
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(allow(900))]
 ALICE, BOB = USERS

@@ -8,7 +8,7 @@ import pytest
 from realslurm import USERS, Lab
 from waiting import wait_for
 
-from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.model.decision import SlurmAction, Verb
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.protocols import Slurm
 from slurmwrap.slurm.commands import SlurmCommands, argv_of

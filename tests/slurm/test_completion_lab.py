@@ -13,7 +13,7 @@ from realslurm import USERS, Lab
 from shells import Fish, TypedShell, completion_script
 from waiting import allow
 
-from slurmwrap.cli.completion.completion_tables import NOT_OFFERED, OWN_WORDS
+from slurmwrap.cli.completion import NOT_OFFERED, OWN_WORDS
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks")]
 

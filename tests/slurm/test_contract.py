@@ -19,7 +19,7 @@ from waiting import wait_for
 
 from slurmwrap.errors import SlurmError, SlurmUnreachable
 from slurmwrap.host.run_command import run
-from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.model.decision import SlurmAction, Verb
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.node import Node
 from slurmwrap.protocols import SbatchCall, SbatchResult, Slurm

@@ -8,7 +8,7 @@ import pytest
 from realslurm import USERS, Lab
 
 from slurmwrap.errors import SlurmError
-from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.model.decision import SlurmAction, Verb
 from slurmwrap.slurm.commands import SlurmCommands
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks")]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.errors import SlurmwrapError
-from slurmwrap.sbatch.getopt import BadOption, build_names, scan
+from slurmwrap.sbatch.command_line import BadOption, build_names, scan
 from slurmwrap.sbatch.options import BASE, SBATCH
 from slurmwrap.sbatch.parse import parse_request
 

@@ -16,7 +16,7 @@ from realslurm import USERS, Lab, need_accounting, started
 from site_records import report_submissions, site_rows
 from waiting import wait_for
 
-from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.model.decision import SlurmAction, Verb
 from slurmwrap.model.placement_plan import Level, PlacementPlan
 from slurmwrap.model.submission import Submission
 from slurmwrap.sbatch.request import CpuUnit, GpuUnit, MemUnit, OptionChange, ResourceShape

@@ -12,7 +12,7 @@ import pytest
 from realslurm import USERS, Lab
 
 from slurmwrap.errors import SlurmError
-from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.model.decision import SlurmAction, Verb
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.placement.retune import make_retune_actions, undo

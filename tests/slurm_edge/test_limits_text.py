@@ -10,7 +10,7 @@ from slurmwrap.model.limits import NO_LIMITS, Association, Limits, Qos, Quotas
 from slurmwrap.model.node import Node
 from slurmwrap.slurm.assoc_mgr_parser import enforced, parse_limits
 from slurmwrap.slurm.scontrol_parser import parse_nodes
-from slurmwrap.slurm.scontrol_requests import make_assoc_mgr_request
+from slurmwrap.slurm.snapshot import make_assoc_mgr_request
 
 CAPTURES = Path(__file__).parents[1] / "data" / "slurm" / "22.05"
 ALICE, BOB = ("alice", 1003), ("bob", 1004)

@@ -14,14 +14,13 @@ import pytest
 from waiting import allow
 
 from slurmwrap.errors import SlurmUnreachable
-from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.model.decision import SlurmAction, Verb
 from slurmwrap.model.node import Node, Snapshot
 from slurmwrap.sbatch.parse import parse_request
 from slurmwrap.slurm.adapter import choose
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.slurm.pyslurm import compatibility, worker_client
-from slurmwrap.slurm.pyslurm.pyslurm_adapter import SlurmByPySlurm
-from slurmwrap.slurm.pyslurm.pyslurm_changes import Request, Unable, change_of, make_submission_request
+from slurmwrap.slurm.pyslurm.pyslurm_adapter import Request, SlurmByPySlurm, Unable, change_of, make_submission_request
 from slurmwrap.slurm.pyslurm.worker_client import Link, UnsupportedPyslurm, WorkerTimeout
 from slurmwrap.slurm.scontrol_parser import parse_release
 

@@ -13,7 +13,7 @@ import pytest
 from waiting import allow
 
 from slurmwrap.errors import SlurmError, SlurmUnreachable
-from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.model.decision import SlurmAction, Verb
 from slurmwrap.protocols import SbatchCall
 from slurmwrap.slurm.commands import SlurmCommands, argv_of
 

@@ -15,13 +15,11 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.errors import StoreError
-from slurmwrap.model.action import SlurmAction, Verb
-from slurmwrap.model.blocked_input import BlockedInput
+from slurmwrap.model.decision import BlockedInput, PlannedAction, RetryDecision, SlurmAction, Strike, Verb
 from slurmwrap.model.evidence import Citation, Diagnosis, RunKey
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.model.observation import Context, Observation, RejectedEntry
 from slurmwrap.model.resource_profile import Measurement, ResourceProfile
-from slurmwrap.model.retry_decision import PlannedAction, RetryDecision, Strike
 from slurmwrap.model.run import ActionRecord, Incident, JobRun, PrerunRecord, QueueDelay, StrikeRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome, Verdict

@@ -14,9 +14,8 @@ import pytest
 from waiting import wait_until
 
 from slurmwrap.errors import StoreError
-from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.model.decision import PlannedAction, SlurmAction, Verb
 from slurmwrap.model.evidence import RunKey
-from slurmwrap.model.retry_decision import PlannedAction
 from slurmwrap.model.run import JobRun
 from slurmwrap.store import db_maintenance
 from slurmwrap.store.database import Database

@@ -1,4 +1,4 @@
-"""store/failure_search.py: full-text search in the stored failures."""
+"""store/table_reader.py: full-text search in the stored failures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.evidence import Citation, Diagnosis, RunKey
 from slurmwrap.model.run import JobRun
 from slurmwrap.store.database import Database
-from slurmwrap.store.failure_search import MARKS, search_failures
+from slurmwrap.store.table_reader import MARKS, search_failures
 
 DIAGNOSIS = Diagnosis(category="gpu_oom", domain="U", decision="stop", confidence=0.9, signature="cuda.oom")
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from fakes import START
 
+from slurmwrap.model.decision import Strike
 from slurmwrap.model.evidence import Citation, Diagnosis, RunKey
 from slurmwrap.model.observation import Context, Observation
-from slurmwrap.model.retry_decision import Strike
 from slurmwrap.model.run import JobRun
 from slurmwrap.policy.node_history import CLEARED, Exposure, GpuFault, NodeFailure, Removal, Repair
 from slurmwrap.store.database import Database

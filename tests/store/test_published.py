@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.errors import StoreError
-from slurmwrap.model.blocked_input import BlockedInput
+from slurmwrap.model.decision import BlockedInput
 from slurmwrap.model.evidence import Diagnosis, RunKey
 from slurmwrap.model.node import NodeHealth
 from slurmwrap.model.resource_profile import ResourceProfile

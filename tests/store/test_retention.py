@@ -16,11 +16,10 @@ from waiting import allow, wait_until
 
 from slurmwrap.config import Nodes, Retention
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
-from slurmwrap.model.action import SlurmAction, Verb
+from slurmwrap.model.decision import PlannedAction, SlurmAction, Verb
 from slurmwrap.model.evidence import Citation, Diagnosis, RunKey
 from slurmwrap.model.observation import Context, Observation, RejectedEntry
 from slurmwrap.model.resource_profile import Measurement
-from slurmwrap.model.retry_decision import PlannedAction
 from slurmwrap.model.run import JobRun, QueueDelay
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.node_score import compute_node_scores

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.errors import StoreError
-from slurmwrap.model.blocked_input import BlockedInput
+from slurmwrap.model.decision import BlockedInput
 from slurmwrap.model.evidence import Citation, Diagnosis, RunKey
 from slurmwrap.model.past_failure import PastFailure
 from slurmwrap.model.resource_profile import ResourceProfile

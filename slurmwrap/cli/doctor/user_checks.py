@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from slurmwrap.cli.completion.completion_command import MARK, Shell, place_of
+from slurmwrap.cli.completion import MARK, Shell, place_of
 from slurmwrap.cli.doctor.check_records import FAIL, OK, SKIP, WARN, CheckContext, CheckResult
 from slurmwrap.config import find_site_file, find_user_file, find_user_state_dir
 from slurmwrap.config.config_check import find_remarks

@@ -16,8 +16,8 @@ from slurmwrap.console import Console
 from slurmwrap.errors import PrerunFailed, PrerunInconclusive, RefusedError, SlurmwrapError, UsageError
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.gsub import process_env, submit
+from slurmwrap.gsub.planning_inputs import choose_profile, find_known_profile
 from slurmwrap.gsub.prerun_submission import run_prerun_first
-from slurmwrap.gsub.remember import choose_profile, find_known_profile
 from slurmwrap.gsub.user_state import touch
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.model.verdict import Outcome

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from slurmwrap.cli.watch.watch_format import flat, sparkline
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.model.hostlist import fold
+from slurmwrap.report.text_format import flat, sparkline
 
 STALE_S = 20.0  # a GPU without a report for so long counts no more
 IDLE_S = 60.0  # at 0 % for so long

@@ -10,8 +10,8 @@ import re
 from datetime import tzinfo
 
 from slurmwrap.cli.watch.job_status import JobStatus, WatchedPrerun
-from slurmwrap.cli.watch.watch_format import clock, flat, span, state_word
 from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.report.text_format import clock, flat, span, state_word
 from slurmwrap.slurm.squeue_parser import Watched
 
 

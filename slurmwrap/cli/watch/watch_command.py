@@ -20,13 +20,13 @@ import typer
 from slurmwrap.cli import terminal
 from slurmwrap.cli.watch.gpu_watcher import NODES, Gpus, may_measure
 from slurmwrap.cli.watch.job_status import JobStatus, JobStatusReader, newest, places_of
-from slurmwrap.cli.watch.watch_format import flat, row
 from slurmwrap.cli.watch.watch_screen import ScreenStyle, as_plain, change_key, lines, one_line
 from slurmwrap.config import load
 from slurmwrap.console import Console
 from slurmwrap.errors import SlurmUnreachable, SlurmwrapError, UsageError
 from slurmwrap.fast_dataclasses import dataclass, field, replace
 from slurmwrap.json_output import format_json_line
+from slurmwrap.report.text_format import flat, row
 from slurmwrap.slurm.commands import SlurmCommands
 
 REDRAW_S = 1.0  # the clock on the screen; Slurm is not asked for it

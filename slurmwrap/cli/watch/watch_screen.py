@@ -12,7 +12,6 @@ from slurmwrap.cli.watch import gpu_utilization
 from slurmwrap.cli.watch.gpu_utilization import gpu_rows
 from slurmwrap.cli.watch.job_status import JobStatus, Output, WatchedPrerun
 from slurmwrap.cli.watch.pending_reasons import Meaning, describe_prerun, meaning
-from slurmwrap.cli.watch.watch_format import bar, clock, flat, hms, rate_word, row, span, sparkline, state_word
 from slurmwrap.fast_dataclasses import asdict, dataclass
 from slurmwrap.model.hostlist import fold
 from slurmwrap.model.job_record import JobRecord
@@ -20,6 +19,7 @@ from slurmwrap.model.verdict import Outcome
 from slurmwrap.placement.relaxation import find_due_level
 from slurmwrap.prerun.verdict.failed_commands import describe_failed_commands
 from slurmwrap.report.job_report.job_report_text import Paint, plain
+from slurmwrap.report.text_format import bar, clock, flat, hms, rate_word, row, span, sparkline, state_word
 from slurmwrap.sbatch.passthrough import count_array_tasks
 from slurmwrap.slurm.squeue_parser import Watched
 

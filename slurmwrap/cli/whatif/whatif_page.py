@@ -1,12 +1,13 @@
-"""Turns a Study into one HTML page that needs nothing else, by templates/whatif/page.html.j2. Names are untrusted."""
+"""The what-if study as one HTML page with its charts (templates/whatif/page.html.j2). Names in it are untrusted."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, tzinfo
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from slurmwrap.cli.whatif.whatif_charts import list_charts
 from slurmwrap.cli.whatif.whatif_output import (
     ARMS,
     STATES,
@@ -23,12 +24,159 @@ from slurmwrap.cli.whatif.whatif_output import (
     span,
 )
 from slurmwrap.report import text_format
-from slurmwrap.report.svg_charts import NO_MATPLOTLIB, draw_charts
+from slurmwrap.report.svg_charts import (
+    NO_MATPLOTLIB,
+    OURS,
+    PLAIN,
+    REAL,
+    Chart,
+    IntervalRow,
+    add_legend,
+    draw_charts,
+    plot_intervals,
+    simplify_axes,
+)
+from slurmwrap.report.text_format import count
 from slurmwrap.resources import make_template_environment
+from slurmwrap.sim.failures.study_result import FailureStudy, Interval
+from slurmwrap.sim.whatif import whatif_study
 from slurmwrap.sim.whatif.whatif_study import Study
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+
+
+# Inches: as wide as the page, which scrolls to the side on a phone.
+_WIDE = (9.6, 3.0)
+# Seconds: the marks of an axis of time.
+_MARKS = {
+    10: "10 s",
+    60: "1 min",
+    600: "10 min",
+    3600: "1 h",
+    6 * 3600: "6 h",
+    86400: "1 d",
+    7 * 86400: "7 d",
+    30 * 86400: "30 d",
+}
+_MOMENTS = {60: "1 minute", 3600: "1 hour", 86400: "1 day"}
+# The dashed line lies above: where two lines are one, both are seen.
+_LINES: dict[str, dict[str, Any]] = {
+    whatif_study.REAL: {"label": "really happened", "color": REAL, "linewidth": 1.4},
+    whatif_study.PLAIN: {
+        "label": "plain Slurm",
+        "color": PLAIN,
+        "linewidth": 1.7,
+        "linestyle": (0, (3, 1.8)),
+        "zorder": 3,
+    },
+    whatif_study.OURS: {"label": "slurmwrap", "color": OURS, "linewidth": 2.2},
+}
+
+Curves = Mapping[str, Sequence[float]]
+
+
+def list_charts(study: Study, zone: tzinfo | None) -> dict[str, Chart]:
+    """Return the charts by key: one `wait-N` per class of GPUs, `jct`, `busy`, `savings`."""
+    waits = {
+        f"wait-{place}": _chart_distribution(
+            study,
+            f"{real.label}, {count(real.jobs, 'job')}",
+            {arm.name: arm.classes[place].queueing_within for arm in study.arms},
+            "time waited",
+        )
+        for place, real in enumerate(study.arms[0].classes)
+    }
+    ended = {arm.name: arm.all.jct_within for arm in study.arms}
+    return {
+        **waits,
+        "jct": _chart_distribution(study, f"All {count(study.jobs, 'job')}", ended, "time until the end"),
+        "busy": Chart(title="GPUs held over the window", plot=lambda axes: _plot_busy(axes, study, zone), size=_WIDE),
+        "savings": Chart(
+            title="GPU-hours saved, with 95 % intervals", plot=lambda axes: _plot_savings(axes, study.failures)
+        ),
+    }
+
+
+def _chart_distribution(study: Study, title: str, curves: Curves, words: str) -> Chart:
+    return Chart(title=title, plot=lambda axes: _plot_distribution(axes, study.grid_s, curves, words))
+
+
+def _plot_distribution(axes: Any, grid: Sequence[float], curves: Curves, words: str) -> str:
+    """Draw shares over a logarithmic axis of time, which ends where every curve is complete."""
+    first, *_ = _MARKS
+    last = _find_last_mark(grid, curves.values())
+    # A point of the grid may lie a rounding error behind its mark.
+    shown = sum(at <= last * 1.001 for at in grid)
+    edges = [min(max(float(first), at), last) for at in grid[:shown]] + [last]
+    for name, shares in curves.items():
+        axes.stairs([100 * share for share in shares[:shown]], edges, baseline=None, **_LINES[name])
+    axes.set_xscale("log")
+    axes.set_xlim(first, last)
+    axes.minorticks_off()
+    marks = {at: label for at, label in _MARKS.items() if at <= last}
+    axes.set_xticks(list(marks), list(marks.values()))
+    axes.set_xlabel(words)
+    _scale_percent(axes, "% of the jobs")
+    return _describe_curves(grid, curves)
+
+
+def _find_last_mark(grid: Sequence[float], curves: Iterable[Sequence[float]]) -> float:
+    """Return the first mark by which all curves are complete, at least one minute."""
+    last = max(grid[next((i for i, share in enumerate(shares) if share >= 1), len(grid) - 1)] for shares in curves)
+    return float(next((at for at in _MARKS if at >= max(60, last * 0.999)), grid[-1]))
+
+
+def _describe_curves(grid: Sequence[float], curves: Curves) -> str:
+    """Return the curves at three moments."""
+    told = []
+    for moment, words in _MOMENTS.items():
+        place = next(i for i, at in enumerate(grid) if at >= moment * 0.999)
+        told.append(f"{words}: " + ", ".join(f"{_name(arm)} {shares[place]:.0%}" for arm, shares in curves.items()))
+    return f"Share of the jobs within {'; '.join(told)}."
+
+
+def _plot_busy(axes: Any, study: Study, zone: tzinfo | None) -> str:
+    """Draw the share of the GPUs that jobs held, in each of the equal parts of the window."""
+    dates = import_module("matplotlib.dates")
+    # Matplotlib counts days.
+    since, until = study.window.since / 86400, study.window.until / 86400
+    for arm in study.arms:
+        edges = [since + (until - since) * i / len(arm.busy) for i in range(len(arm.busy) + 1)]
+        held = [100 * share for share in arm.busy]
+        if arm.name == whatif_study.REAL:
+            axes.stairs(held, edges, fill=True, color=REAL, alpha=0.16, linewidth=0)
+        axes.stairs(held, edges, baseline=None, **_LINES[arm.name])
+    axes.set_xlim(since, until)
+    axes.xaxis.set_major_locator(dates.AutoDateLocator(tz=zone, maxticks=6))
+    axes.xaxis.set_major_formatter(dates.DateFormatter("%d %b" if until - since > 2.5 else "%H:%M", tz=zone))
+    _scale_percent(axes, "% of the GPUs")
+    means = ", ".join(f"{_name(arm.name)} {arm.gpu_utilisation:.0%}" for arm in study.arms)
+    return f"Share of the GPUs that jobs held, over time; on average {means}."
+
+
+def _plot_savings(axes: Any, failures: FailureStudy) -> str:
+    """Draw what each part of slurmwrap saves against the first arm."""
+    rows = [_make_row(arm.title, arm.saved_gpu_hours) for arm in failures.arms[1:]]
+    plot_intervals(axes, rows, OURS, "GPU-hours saved")
+    return "; ".join(f"{row.name} {row.label}" for row in rows)
+
+
+def _make_row(title: str, saved: Interval) -> IntervalRow:
+    return IntervalRow(name=title, mean=saved.mean, low=saved.low, high=saved.high, label=round_hours(saved.mean))
+
+
+def _scale_percent(axes: Any, words: str) -> None:
+    axes.set_ylim(0, 100)
+    axes.set_yticks(range(0, 101, 25))
+    axes.set_ylabel(words)
+    simplify_axes(axes, "y")
+    add_legend(axes, 3)
+
+
+def _name(arm: str) -> str:
+    return str(_LINES[arm]["label"])
+
 
 _UNIT = re.compile(r"(?<=\d) (?=(?:%|s|min|h|d|GPU-hours)\b|%)")
 TOP_USERS, TOP_CAUSES = 15, 12

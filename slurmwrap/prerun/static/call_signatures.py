@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.prerun.static.imported_files import ProgramImports, Reached
-from slurmwrap.prerun.static.module_scope import bound_by, count_bindings
+from slurmwrap.prerun.static.python_source import bound_by, count_bindings
 from slurmwrap.prerun.static.word_tables import split_word_table
 
 # Bases that call __init__ with the arguments they are given.

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.prerun.static.imported_files import is_block_end, is_main_test
-from slurmwrap.prerun.static.module_scope import bound_by, count_bindings
+from slurmwrap.prerun.static.python_source import bound_by, count_bindings
 from slurmwrap.prerun.static.word_tables import split_word_table
 
 _LAZY = (ast.BoolOp, ast.IfExp)

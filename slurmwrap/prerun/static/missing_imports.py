@@ -12,8 +12,8 @@ from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.nearest_name import find_nearest, is_slip
 from slurmwrap.prerun.static.imported_files import Import, ProgramImports, Reached
-from slurmwrap.prerun.static.module_scope import bound_names
 from slurmwrap.prerun.static.python_interpreter import Python, look_up
+from slurmwrap.prerun.static.python_source import bound_names
 from slurmwrap.prerun.static.static_context import StaticContext
 from slurmwrap.prerun.static.word_tables import split_word_table
 

@@ -14,6 +14,7 @@ from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.nearest_name import find_nearest, suggest_path
 from slurmwrap.prerun.static.argparse_model import read_parser
 from slurmwrap.prerun.static.cli_libraries import check_other_libraries
+from slurmwrap.prerun.static.code_errors import name_faults
 from slurmwrap.prerun.static.imported_files import ProgramImports, Reached, find_module, list_search_roots, read_program
 from slurmwrap.prerun.static.missing_imports import (
     NeededPackage,
@@ -21,13 +22,11 @@ from slurmwrap.prerun.static.missing_imports import (
     find_missing_packages,
     suggest_module,
 )
-from slurmwrap.prerun.static.module_scope import bound_names
 from slurmwrap.prerun.static.program_options import find_misfitting_options
 from slurmwrap.prerun.static.python_interpreter import Python, find_python
-from slurmwrap.prerun.static.python_source import PythonSource, read_source
+from slurmwrap.prerun.static.python_source import PythonSource, bound_names, read_source
 from slurmwrap.prerun.static.started_program import EntryPoint
 from slurmwrap.prerun.static.static_context import StaticContext
-from slurmwrap.prerun.static.undefined_names import name_faults
 
 # Does a Python program compile: turns a Source into at most one finding, after asking the job's own Python.
 

@@ -1,12 +1,15 @@
-"""Python source → its tree, or the error that our own Python finds in it. Pure."""
+"""Python source of the user: its syntax tree or the error in it, and the names that it defines. Pure."""
 
 from __future__ import annotations
 
 import ast
 import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.prerun.static.word_tables import split_word_table
 
 # Bytes. Parsing and compiling takes two to three seconds a MiB and cannot be interrupted: longer ones are not read.
 _TREE_CAP = 400_000
@@ -56,3 +59,99 @@ def read_source(content: bytes, path: str, line: int = 0) -> PythonSource:
             # A NUL byte, or deeper than our own Python goes.
             return PythonSource(path=path, line=line)
     return PythonSource(path=path, content=content, tree=tree, line=line)
+
+
+_MAKES_NAMES = frozenset({"globals", "exec", "execfile"})
+_SHOWS = frozenset({"print", "debug", "info", "warning", "error", "log"})
+_NAMESPACES = frozenset({"f_globals", "__globals__"})
+ALWAYS = split_word_table(
+    """__name__ __file__ __doc__ __package__ __spec__ __loader__ __builtins__ __cached__ __dict__ __path__
+    __annotations__"""
+)
+
+
+def bound_names(tree: ast.Module, stars: frozenset[str] | None = None) -> frozenset[str] | None:
+    """Every name that the module may bind at its top level; None with __getattr__, exec and the like, and with star
+    imports unless `stars` says what they bring."""
+    names: set[str] = set(ALWAYS)
+    for node in ast.walk(tree):
+        if _is_making_names(node):
+            return None
+        if isinstance(node, ast.ImportFrom) and any(a.name == "*" for a in node.names):
+            if stars is None:
+                return None
+            names |= stars
+        if isinstance(node, ast.Global):
+            names.update(node.names)
+        if isinstance(node, ast.Import) and any(a.name == "__main__" for a in node.names):
+            return None
+    names.update(_bound(tree.body))
+    return None if "__getattr__" in names else frozenset(names)
+
+
+def _is_making_names(node: ast.AST) -> bool:
+    """globals(), exec(), vars() without an argument, sys.modules, what writes into locals(): names may come from
+    anywhere."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        return node.func.id in _MAKES_NAMES or (node.func.id == "vars" and not node.args)
+    if isinstance(node, ast.Subscript):
+        return not isinstance(node.ctx, ast.Load) and _is_namespace(node.value)
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        # IntEnum._convert_("Method", __name__, ...) of ssl: a call for its effect on the module.
+        given = any(isinstance(one, ast.Name) and one.id == "__name__" for one in node.value.args)
+        return given and getattr(node.value.func, "attr", getattr(node.value.func, "id", "")) not in _SHOWS
+    if isinstance(node, ast.Attribute):
+        if node.attr in ("update", "setdefault"):
+            return _is_namespace(node.value)
+        return node.attr in _NAMESPACES or (node.attr == "modules" and _is_sys(node.value))
+    return False
+
+
+def _is_namespace(node: ast.expr) -> bool:
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id == "locals"
+    return isinstance(node, ast.Attribute) and node.attr in ("f_locals", "f_builtins")
+
+
+def _is_sys(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id in ("sys", "_sys")
+
+
+def count_bindings(tree: ast.Module) -> Counter[str]:
+    """How often each name is bound at the top level; a name that a function binds by `global` counts twice more."""
+    times = Counter(_bound(tree.body))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Global):
+            times.update(node.names * 2)
+    return times
+
+
+def _bound(body: Sequence[ast.stmt]) -> Iterator[str]:
+    for node in body:
+        yield from bound_by(node)
+
+
+def bound_by(node: ast.AST) -> Iterator[str]:
+    """Names that a statement binds in its own scope."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        yield node.name
+        for part in (*node.decorator_list, *getattr(node, "bases", ())):
+            yield from bound_by(part)
+        return
+    if isinstance(node, (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+        yield from (n.target.id for n in ast.walk(node) if isinstance(n, ast.NamedExpr))
+        return
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        yield from ((a.asname or a.name.split(".")[0]) for a in node.names)
+    elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+        yield node.id
+    elif (isinstance(node, ast.ExceptHandler) and node.name) or (
+        isinstance(node, (ast.MatchAs, ast.MatchStar)) and node.name
+    ):
+        yield node.name
+    elif isinstance(node, ast.MatchMapping) and node.rest:
+        yield node.rest
+    elif type(node).__name__ == "TypeAlias":  # Python 3.12
+        yield node.name.id  # type: ignore[attr-defined]
+    for child in ast.iter_child_nodes(node):
+        yield from bound_by(child)

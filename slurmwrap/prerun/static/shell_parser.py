@@ -1,9 +1,4 @@
-"""Reads a batch script without running it: turns shell text into commands made of words. Pure but for the home of
-`~user`.
-
-Not a shell: it knows quotes, simple variables, line continuations, here-documents, operators and compound commands
-well enough to say what a typical job script starts, and says where it does not know (`Word.text` is None).
-"""
+"""Parse a batch script into commands, words, redirections and here-documents without running it. Pure."""
 
 from __future__ import annotations
 
@@ -11,17 +6,335 @@ import re
 from collections.abc import Mapping
 
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.prerun.static.shell_clauses import (
-    CLOSING,
-    OPENING,
-    SKIPPED,
-    ClauseReader,
-    Heredoc,
-    Part,
-    RawWord,
-    Target,
-    get_bare_text,
-)
+
+_OPERATORS = (";;", "&&", "||", "|&", ";", "|", "&", "(", ")")
+OPENING = frozenset({"if", "while", "until", "for", "case", "select"})
+CLOSING = frozenset({"fi", "done", "esac"})
+SKIPPED = frozenset({"then", "else", "elif", "do", "!", "time", "{"}) | CLOSING
+RESERVED = SKIPPED | OPENING
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_ASSIGNED = re.compile(r"[A-Za-z_]\w*\+?=([^=]*:)?$")
+_TEST = re.compile(r"\[\[\s")
+# Letters of one `((`, and how many are looked at: a bound against a script of brackets.
+_ARITHMETIC, _LOOKS = 400, 2000
+_REDIRECT = re.compile(r"(?:\d*|&)(<<<|<<-?|[<>]>?[&|]?|&>>?)")
+_TILDE = re.compile(r"~([A-Za-z_][\w.-]*)?(?=[/:\s;&|()<>]|$)")
+
+# ("text", value, "") | ("variable", name, default) | ("home", user, "") | ("unknown", "", "")
+Part = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawWord:
+    """A word before expansion."""
+
+    parts: tuple[Part, ...]
+    quoted: bool = False
+    glob: bool = False
+    line: int = 0  # where it begins
+
+    @property
+    def literal(self) -> str | None:
+        """Its text when there is nothing to expand."""
+        return self.parts[0][1] if len(self.parts) == 1 and self.parts[0][0] == "text" else None
+
+
+@dataclass(slots=True, kw_only=True)
+class Heredoc:
+    """A here-document; the reader fills in the body when it gets there."""
+
+    delimiter: str
+    dashed: bool
+    # The shell expands nothing in it.
+    quoted: bool
+    body: str = ""
+    # Of the body's first line.
+    line: int = 0
+    ended: bool = False  # the delimiter was found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A file that a redirection writes to: `script[start:end]` is its word as written."""
+
+    # ">", ">>", ">|", "<>", "&>", "&>>", ">&"
+    operator: str
+    word: RawWord
+    start: int
+    end: int
+
+
+Clause = tuple[int, tuple[RawWord, ...], str, bool, tuple[RawWord, ...], Heredoc | None, tuple[Target, ...]]
+
+
+def get_bare_text(word: RawWord) -> str | None:
+    """The text of a word that stands without quotes and holds nothing to expand."""
+    return None if word.quoted else word.literal
+
+
+class ClauseReader:
+    """Walks over the text once. Holds a position, nothing else that outlives a clause."""
+
+    def __init__(self, script: str) -> None:
+        self.text, self.at, self.line = script, 0, 1
+        self.heredocs: list[Heredoc] = []
+        # Of the clause at hand.
+        self.reads: list[RawWord] = []
+        self.heredoc: Heredoc | None = None
+        # Of the clause at hand.
+        self.targets: list[Target] = []
+        self.looks = _LOOKS
+
+    def clauses(self) -> list[Clause]:
+        """(line, words, operator that ends it, writes a program, files behind `<`, here-document, files behind `>`)."""
+        found: list[Clause] = []
+        words: list[RawWord] = []
+        # `begins`: nothing but reserved words yet
+        line, writes, begins = 1, False, True
+        while self.at < len(self.text):
+            if begins and self._skip_blanks() and (condition := self._read_condition()):
+                line = line if words else condition[0].line
+                words, begins = words + condition, False
+            elif (operator := self._read_operator()) is not None:
+                if operator == "(" and len(words) == 1 and self.text[self.at : self.at + 1] == ")":
+                    operator, self.at = "()", self.at + 1
+                clause = (line, tuple(words), operator, writes, tuple(self.reads), self.heredoc, tuple(self.targets))
+                found.append(clause)
+                words, writes, self.reads, self.heredoc, self.targets, begins = [], False, [], None, [], True
+            elif redirect := _REDIRECT.match(self.text, self.at):
+                line = self.line if not words else line
+                writes = self._redirect(redirect) or writes
+            else:
+                line = self.line if not words else line
+                word = self._read_word()
+                words += [word] if word.parts else []
+                begins = begins and (not word.parts or get_bare_text(word) in RESERVED)
+        return [*found, (line, tuple(words), "", writes, tuple(self.reads), self.heredoc, tuple(self.targets))]
+
+    def _read_condition(self) -> list[RawWord]:
+        """The words of `[[ ... ]]` or `(( ... ))` that begins here, [] where none does."""
+        if self.text.startswith("((", self.at):
+            return self._read_arithmetic()
+        return self._test() if _TEST.match(self.text, self.at) else []
+
+    def _read_arithmetic(self) -> list[RawWord]:
+        """[] for a subshell within a subshell."""
+        self.looks -= 1
+        end = _find_arithmetic_end(self.text[self.at : self.at + _ARITHMETIC]) if self.looks > 0 else 0
+        if not end:
+            return []
+        words = [RawWord(parts=parts, line=self.line) for parts in ((("text", "((", ""),), (("unknown", "", ""),))]
+        self.line += self.text.count("\n", self.at, self.at + end)
+        self.at += end
+        return words
+
+    def _test(self) -> list[RawWord]:
+        words = [self._read_word()]
+        while self.at < len(self.text) and get_bare_text(words[-1]) != "]]":
+            here = self.text[self.at]
+            if here == ";":
+                break  # it never ends
+            if here.isspace() or here in "&|()<>" or self.text.startswith("\\\n", self.at):
+                self.line += "\n" in self.text[self.at : self.at + 2] if here == "\\" else here == "\n"
+                self.at += 2 if here == "\\" else 1
+            else:
+                word = self._read_word()
+                words += [word] if word.parts else []
+        return words
+
+    def _skip_blanks(self) -> bool:
+        """To the next word on the line; always True."""
+        while self.text[self.at : self.at + 1] in (" ", "\t", "\r"):
+            self.at += 1
+        return True
+
+    def _read_operator(self) -> str | None:
+        """Skips blanks and comments; the operator here, None when a word starts."""
+        while self.at < len(self.text):
+            here = self.text[self.at]
+            if self.text.startswith("\\\n", self.at):
+                self.at, self.line = self.at + 2, self.line + 1
+            elif here in " \t\r":
+                self.at += 1
+            elif here == "#":
+                end = self.text.find("\n", self.at)
+                self.at = len(self.text) if end < 0 else end
+            elif here == "\n":
+                self.at, self.line = self.at + 1, self.line + 1
+                self._skip_heredocs()
+                return "\n"
+            elif self.text.startswith("&>", self.at):
+                return None
+            else:
+                found = next((o for o in _OPERATORS if self.text.startswith(o, self.at)), None)
+                self.at += len(found or "")
+                return found
+        return ""
+
+    def _redirect(self, found: re.Match[str]) -> bool:
+        self.at = found.end()
+        if found[1] in ("<", ">") and self.text[self.at : self.at + 1] == "(":  # process substitution
+            self.at += 1
+            self._skip_until_closed("(", ")")
+            return False
+        while self.text[self.at : self.at + 1] in (" ", "\t"):
+            self.at += 1
+        start = self.at
+        target = self._read_word()
+        if ">" in found[1] and target.parts:
+            both = "&" if found[0].startswith("&") else ""
+            self.targets.append(Target(operator=both + found[1].lstrip("&"), word=target, start=start, end=self.at))
+        if found[1] in ("<<", "<<-"):
+            delimiter = "".join(value for _, value, _ in target.parts)
+            self.heredoc = Heredoc(delimiter=delimiter, dashed=found[1] == "<<-", quoted=target.quoted)
+            self.heredocs.append(self.heredoc)
+        if found[1] == "<" and target.parts:
+            self.reads.append(target)
+        return ">" in found[1] and (target.literal is None or target.literal.endswith((".py", ".sh")))
+
+    def _skip_heredocs(self) -> None:
+        for here in self.heredocs:
+            here.line, lines = self.line, list[str]()
+            while self.at < len(self.text):
+                end = self.text.find("\n", self.at)
+                end = len(self.text) if end < 0 else end
+                line, self.at, self.line = self.text[self.at : end], end + 1, self.line + 1
+                line = line.lstrip("\t") if here.dashed else line
+                if line == here.delimiter:
+                    here.ended = True
+                    break
+                lines.append(line)
+            here.body = "".join(f"{line}\n" for line in lines)
+        self.heredocs = []
+
+    def _read_word(self) -> RawWord:
+        parts: list[Part] = []
+        quoted, glob, line = False, False, self.line
+        while self.at < len(self.text) and self.text[self.at] not in " \t\r\n;&|()<>":
+            here = self.text[self.at]
+            if here in "'\"":
+                quoted = True
+                parts += self._read_quoted(here)
+            elif here == "\\":
+                self._escape(parts)
+            elif here in "$`":
+                parts.append(self._read_dollar())
+            elif (
+                here == "~" and not quoted and _is_path_beginning(parts) and (tilde := _TILDE.match(self.text, self.at))
+            ):
+                parts.append(("home", tilde[1], "") if tilde[1] else ("variable", "HOME", ""))
+                self.at = tilde.end()
+            else:
+                glob = (
+                    glob or here in "*?[" or (here == "{" and "," in self.text[self.at : self.at + 200].split("}")[0])
+                )
+                glob = glob or (here == "~" and not parts)  # ~+ and ~-
+                parts.append(("text", here, ""))
+                self.at += 1
+                if here == "=" and self.text[self.at : self.at + 1] == "(":  # an array
+                    self.at += 1
+                    self._skip_until_closed("(", ")")
+                    parts.append(("unknown", "", ""))
+        whole = _merge_parts(parts) or ((("text", "", ""),) if quoted else ())
+        return RawWord(parts=whole, quoted=quoted, glob=glob, line=line)
+
+    def _escape(self, parts: list[Part]) -> None:
+        following = self.text[self.at + 1 : self.at + 2]
+        self.at += 2
+        if following == "\n":
+            self.line += 1
+        else:
+            parts.append(("text", following, ""))
+
+    def _read_quoted(self, quote: str) -> list[Part]:
+        parts: list[Part] = []
+        self.at += 1
+        while self.at < len(self.text) and self.text[self.at] != quote:
+            here = self.text[self.at]
+            if quote == '"' and here in "$`":
+                parts.append(self._read_dollar())
+                continue
+            if quote == '"' and here == "\\" and self.text[self.at + 1 : self.at + 2] in '"\\$`\n':
+                self._escape(parts)
+                continue
+            self.line += here == "\n"
+            parts.append(("text", here, ""))
+            self.at += 1
+        self.at += 1
+        return parts
+
+    def _read_dollar(self) -> Part:
+        unknown: Part = ("unknown", "", "")
+        if self.text[self.at] == "`":
+            self.at += 1
+            self._skip_until_closed("", "`")
+            return unknown
+        self.at += 1
+        following = self.text[self.at : self.at + 1]
+        if following == "(":
+            self.at += 1
+            start = self.at
+            self._skip_until_closed("(", ")")
+            return ("unknown", self.text[start : self.at - 1][:200], "")
+        if following == "{":
+            self.at += 1
+            start = self.at
+            self._skip_until_closed("{", "}")
+            return _parse_braced(self.text[start : self.at - 1])
+        if name := _NAME.match(self.text, self.at):
+            self.at = name.end()
+            return ("variable", name[0], "")
+        if following and following in "@*#0123456789?$!-":
+            self.at += 1
+            return ("variable", following, "") if following not in "?$!-" else unknown
+        return ("text", "$", "")
+
+    def _skip_until_closed(self, opening: str, closing: str) -> None:
+        depth = 1
+        while self.at < len(self.text) and depth:
+            here = self.text[self.at]
+            if here == "\\":
+                self.at += 1
+            elif here == "'" and closing != "}":
+                end = self.text.find("'", self.at + 1)
+                self.at = end if end > 0 else self.at
+            depth += (here == opening) - (here == closing)
+            self.line += here == "\n"
+            self.at += 1
+
+
+def _parse_braced(inside: str) -> Part:
+    found = re.fullmatch(r"([A-Za-z_]\w*|\d+|@|\*)(?::?-([^$`\"'\\]*))?", inside)
+    return ("variable", found[1], found[2] or "") if found else ("unknown", "", "")
+
+
+def _is_path_beginning(parts: list[Part]) -> bool:
+    """Whether the shell expands a tilde behind `parts`: at the beginning of a word, of an assigned value and behind its
+    colons (bash(1), Tilde Expansion)."""
+    text = "".join(value for kind, value, _ in parts if kind == "text")
+    assigns = bool(parts) and parts[0][0] == "text" and _ASSIGNED.match(text) is not None
+    return not parts or (assigns and parts[-1][0] == "text" and text[-1] in "=:")
+
+
+def _merge_parts(parts: list[Part]) -> tuple[Part, ...]:
+    merged: list[Part] = []
+    for part in parts:
+        if part[0] == "text" and merged and merged[-1][0] == "text":
+            merged[-1] = ("text", merged[-1][1] + part[1], "")
+        else:
+            merged.append(part)
+    return tuple(merged)
+
+
+def _find_arithmetic_end(text: str) -> int:
+    """How long the `((...))` is with which `text` begins; 0 when it is none."""
+    depth = 0
+    for found in re.finditer(r"[()]", text):
+        depth += 1 if found[0] == "(" else -1
+        if depth == 1 and found[0] == ")":
+            return found.end() + 1 if text[found.end() : found.end() + 1] == ")" else 0
+    return 0
+
 
 __all__ = [
     "UNKNOWN",

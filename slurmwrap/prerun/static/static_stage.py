@@ -179,11 +179,10 @@ def _check_commands(
     request: JobRequest, commands: Sequence[StartedProgram], text: str, desk: StaticContext
 ) -> Iterator[Finding]:
     from slurmwrap.prerun.static.launcher_tasks import check_launcher_options, check_mpi_types, launch_findings
-    from slurmwrap.prerun.static.loader_workers import check_loader_workers
-    from slurmwrap.prerun.static.requested_gpus import check_gpu_use
     from slurmwrap.prerun.static.script_environment import check_script_environment
     from slurmwrap.prerun.static.shell_commands import check_shell_commands
     from slurmwrap.prerun.static.shell_pitfalls import exit_code_findings, find_background_programs
+    from slurmwrap.prerun.static.unused_resources import check_gpu_use, check_loader_workers
     from slurmwrap.prerun.static.write_targets import check_write_targets
 
     yield from check_shell_commands(commands, text, desk)

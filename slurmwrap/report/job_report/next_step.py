@@ -11,7 +11,7 @@ import shlex
 
 from slurmwrap.diagnosis.taxonomy import COMPLETED_WITH_ERROR
 from slurmwrap.fast_dataclasses import dataclass, replace
-from slurmwrap.model.action import Verb
+from slurmwrap.model.decision import Verb
 from slurmwrap.model.job_record import FINAL_STATES
 from slurmwrap.model.run import WAITING_RULES, JobRun
 from slurmwrap.model.verdict import Outcome

@@ -15,7 +15,7 @@ from slurmwrap.diagnosis.taxonomy import (
     SUCCESS,
     get_title,
 )
-from slurmwrap.model.action import Verb
+from slurmwrap.model.decision import Verb
 from slurmwrap.model.finding import Finding
 from slurmwrap.model.hostlist import fold
 from slurmwrap.model.run import ActionRecord, Incident, JobRun

@@ -77,7 +77,7 @@ class SchedulerParams:
 # A pass comes every `tick_s`, and soon after a job's end (EpilogSlurmctld wakes the reconciler), at most one per
 # second; each makes as many updates as production's token bucket has (placement/token_bucket.py). A pass in which
 # nothing could be different from the one before is left out.
-# reconcile/service_loop.py: nothing is done within the first second
+# reconcile/reconcile_pass.py: nothing is done within the first second
 WAKE_S = 1.0
 # And when a change had to wait for its turn.
 _SOON_S = 2.0

@@ -1,6 +1,6 @@
 """Tuner: CPUs and memory of waiting jobs, at submission as gsub has it and then as the reconciler does. Rule `tune`.
 
-The same rules as reconcile/tune_pending.py, over the same functions (placement/job_demand.py, tuning.py,
+The same rules as reconcile/tune_pending.py, over the same functions (placement/demand.py, tuning.py,
 retune.py), for a mechanism that is handed in; production's is allocate(). What the simulator leaves out: who may
 not be changed (limits, quotas, jobs that their user changed), and refusals. A profile counts as what complete runs
 measured on these servers.

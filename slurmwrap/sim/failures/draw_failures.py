@@ -1,21 +1,11 @@
-"""Draws what goes wrong with each job of a trace: nothing, a kill by its user, or a cause of table 7. Pure.
-
-A job's own run time is what the trace says. For one that fails it is the work that it would have needed; how long it
-runs until it fails comes from table 7. So that it can fail so late, it needs at least so long.
-
-Every class of GPU demand fails equally often. Table 7 counts the failed trials of each class but not its jobs, and its
-own failures do not fit the jobs of Philly's public trace: more multi-GPU jobs would have failed than that trace has
-(7,003 of 96,260 jobs by trials over repetition; the public 82,247 have 5,620).
-
-The users of the table are made up (Philly's public trace names virtual clusters, no persons), so many per cause that
-the jobs per user are the table's.
-"""
+"""Draw what goes wrong with each job: at random by Philly's table 7, or by the states that a dump records. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from heapq import heappop, heappush
 from itertools import accumulate
 from math import exp, log
 
@@ -278,3 +268,106 @@ def with_faults(doomed: Doomed, jobs: Sequence[SimJob], settings: FailureSetting
         found[number] = replace(one, fault=fault if same else number)
         last[one.uid, one.category] = submitted[number], found[number].fault
     return found
+
+
+_SAID = {
+    "OUT_OF_MEMORY": "cpu_oom",
+    "TIMEOUT": "time_limit",
+    "DEADLINE": "time_limit",
+    "NODE_FAIL": "node_failure",
+    "BOOT_FAIL": "node_failure",
+    "PREEMPTED": "job_preempted",
+}
+# Slurm would have said so, or the kernel.
+_NOT_OF_FAILED = frozenset({"cpu_oom", "job_preempted", "gpu_ecc_error"})
+Asked = tuple[object, ...]
+# Failures that nothing has answered; heaps, by end.
+Open = dict[Asked, list[tuple[float, int, SimJob, FailingJob]]]
+
+
+def draw_dump(jobs: Sequence[SimJob], settings: FailureSettings, seed: int) -> Doomed:
+    """By the jobs' own `status`; what Slurm does not call a failure ended well."""
+    users = {user: at for at, user in enumerate(dict.fromkeys(job.user for job in jobs))}
+    made = Maker(settings=settings, seed=seed, scale=1.0)
+    last_run = {job.job: job.number for job in sorted(jobs, key=lambda job: job.submit_s)}
+    unanswered: Open = {}
+    doomed: Doomed = {}
+    for job in sorted(jobs, key=lambda job: job.submit_s):
+        before = _just_before(job, unanswered, settings)
+        found = _find_failure(job, made, before)
+        if found is None and before is not None and job.status.upper() == "COMPLETED":
+            found = FailingJob(number=job.number, uid=0, chain=before.chain)
+        if found is None:
+            continue
+        doomed[job.number] = found = replace(
+            found, uid=users[job.user], requeued=bool(job.job) and last_run[job.job] != job.number
+        )
+        if before is not None and found.chain == before.chain:
+            heappop(unanswered[_make_request_key(job)])
+        if found.category:
+            heappush(
+                unanswered.setdefault(_make_request_key(job), []), (job.submit_s + job.work_s, job.number, job, found)
+            )
+    return doomed
+
+
+def _just_before(job: SimJob, unanswered: Open, settings: FailureSettings) -> FailingJob | None:
+    """The failure that this job may be another try of: the one that has waited longest for its answer."""
+    known = unanswered.get(_make_request_key(job), [])
+    while known and job.submit_s - known[0][0] > settings.same_fault_s:
+        heappop(known)
+    if not known or known[0][0] > job.submit_s:
+        return None
+    _, _, earlier, failed = known[0]
+    more = failed.category == "cpu_oom" and (job.mem_mib or 0) > (earlier.mem_mib or 0)
+    return failed if more or (job.cpus, job.mem_mib) == (earlier.cpus, earlier.mem_mib) else None
+
+
+def _make_request_key(job: SimJob) -> Asked:
+    """What a user asks for each time that they submit the same; without users no job is another one again."""
+    who = job.user or job.number
+    return (who, job.model, job.gpus, job.nodes, job.limit_s, job.partition)
+
+
+def _find_failure(job: SimJob, made: Maker, before: FailingJob | None) -> FailingJob | None:
+    state = job.status.split(" ")[0].upper()  # "CANCELLED by 1000"
+    if state == "CANCELLED":
+        return FailingJob(number=job.number, uid=0, killed=True)
+    if state == "FAILED":
+        drawn_before = before is not None and before.row >= 0 and before.category not in _NOT_OF_FAILED
+        row = before.row if before is not None and drawn_before else _draw_likely_row(job, made.seed)
+        return _chain_failures(made.of_row(job, row, run_s=job.work_s), before)
+    said = _SAID.get(state)
+    return _chain_failures(_as_said(job, said, made), before) if said else None
+
+
+def _chain_failures(found: FailingJob, before: FailingJob | None) -> FailingJob:
+    """With the number of the first one of those that are one fault."""
+    again = before is not None and before.category == found.category
+    first = before.chain if before is not None and again else found.number
+    return replace(found, chain=first, fault=first if found.category == "incorrect_inputs" else -1)
+
+
+def _draw_likely_row(job: SimJob, seed: int) -> int:
+    """Row of table 7, by the trials of its column times the density of its run times at this one."""
+    column = published_rates.demand_class(job.gpus)
+    weights = [
+        0.0
+        if cause.category in _NOT_OF_FAILED
+        else cause.by_demand[column] / cause.repetition * curve_of(cause).density(job.work_s)
+        for cause in published_rates.PHILLY
+    ]
+    sums = list(accumulate(weights))
+    wanted = draw_uniform(seed, job.number, 0, Purpose.CAUSE) * sums[-1]
+    return next(at for at, total in enumerate(sums) if total > wanted)
+
+
+def _as_said(job: SimJob, category: str, made: Maker) -> FailingJob:
+    row = next((at for at, cause in enumerate(published_rates.PHILLY) if cause.category == category), -1)
+    if row >= 0:
+        return replace(made.of_row(job, row, run_s=job.work_s), trials=1)
+    by_node = category == "node_failure"
+    return FailingJob(
+        number=job.number, uid=0, category=category, reason=job.status, run_s=job.work_s, curable=by_node,
+        by_node=by_node,
+    )  # fmt: skip

@@ -19,12 +19,10 @@ from slurmwrap.errors import TraceError
 from slurmwrap.placement.demand import Server
 from slurmwrap.sim.failures import published_rates
 from slurmwrap.sim.failures.assumptions import FailureSettings, list_assumptions
-from slurmwrap.sim.failures.draw_failures import Doomed, draw_failures
-from slurmwrap.sim.failures.dump_failures import draw_dump
-from slurmwrap.sim.failures.node_failures import hardware_of
+from slurmwrap.sim.failures.draw_failures import Doomed, draw_dump, draw_failures
 from slurmwrap.sim.failures.play_failures import DAY_S, play_arm
 from slurmwrap.sim.failures.sim_judge import switch_rules_on
-from slurmwrap.sim.failures.sim_node_history import nodes_of
+from slurmwrap.sim.failures.sim_nodes import hardware_of, nodes_of
 from slurmwrap.sim.failures.student_t import (
     compute_by_resampling,
     compute_forecast,

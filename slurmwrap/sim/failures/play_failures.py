@@ -2,7 +2,7 @@
 
 A run starts when the job is submitted, or when its retry is due: GPU time is counted, not waiting. What slurmwrap
 decides is decided by production: policy.decide (sim_judge.py), strikes, lemon scores and avoidance
-(sim_node_history.py).
+(sim_nodes.py).
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from dataclasses import replace
 from heapq import heappop, heappush
 from math import inf
 
-from slurmwrap.model.retry_decision import RetryDecision
+from slurmwrap.model.decision import RetryDecision
 from slurmwrap.policy.strikes import Fleet
-from slurmwrap.sim.failures import node_failures as hosts
 from slurmwrap.sim.failures import published_rates
+from slurmwrap.sim.failures import sim_nodes as hosts
 from slurmwrap.sim.failures.draw_failures import FailingJob, again_s
 from slurmwrap.sim.failures.named_random import Purpose
-from slurmwrap.sim.failures.node_failures import draw_nodes, nodes_wanted
 from slurmwrap.sim.failures.sim_judge import FailedRun, JobFate, diagnosis_of, judge_failed_run, record_of
-from slurmwrap.sim.failures.sim_node_history import SimNodeHistory
+from slurmwrap.sim.failures.sim_nodes import SimNodeHistory, draw_nodes, nodes_wanted
 from slurmwrap.sim.failures.study_state import (
     BLIND,
     BY_HAND,

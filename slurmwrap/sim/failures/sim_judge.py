@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 
 from slurmwrap.config import RULES, Config
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
-from slurmwrap.model.action import Verb
+from slurmwrap.model.decision import RetryDecision, Verb
 from slurmwrap.model.evidence import Citation, Diagnosis, RunKey
 from slurmwrap.model.hostlist import expand
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.retry_decision import RetryDecision
 from slurmwrap.model.run import JobRun
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.decide import decide

@@ -12,7 +12,7 @@ from slurmwrap.model.run import JobRun
 from slurmwrap.sim.failures.assumptions import FailureSettings
 from slurmwrap.sim.failures.draw_failures import Doomed, FailingJob
 from slurmwrap.sim.failures.named_random import Purpose, draw_uniform
-from slurmwrap.sim.failures.node_failures import Hardware
+from slurmwrap.sim.failures.sim_nodes import Hardware
 from slurmwrap.sim.sim_job import SimJob
 
 

@@ -12,12 +12,13 @@ from in_process import Runner
 from shells import Desk, completion_script
 from waiting import allow
 
-from slurmwrap.cli.completion.completion_command import Shell, render_script
-from slurmwrap.cli.completion.completion_tables import (
+from slurmwrap.cli.completion import (
     NOT_OFFERED,
     OWN_WORDS,
     SBATCH_WORDS,
+    Shell,
     gsub_offers,
+    render_script,
     slurmwrap_commands,
 )
 from slurmwrap.cli.slurmwrap import app

@@ -13,7 +13,7 @@ import pytest
 from shells import Desk, Fish, TypedShell, completion_script
 from waiting import allow
 
-from slurmwrap.cli.completion.completion_tables import NOT_OFFERED
+from slurmwrap.cli.completion import NOT_OFFERED
 from slurmwrap.gsub import start
 from slurmwrap.sbatch.options import OWN, SBATCH, Release
 

@@ -33,8 +33,15 @@ from slurmwrap.cli.doctor.check_records import (
     fold_nodes,
 )
 from slurmwrap.cli.doctor.check_registry import LOOKS
-from slurmwrap.cli.doctor.doctor_command import EXIT, code_of, run_all_checks
-from slurmwrap.cli.doctor.doctor_output import as_json, explain_check, format_checks, one_line
+from slurmwrap.cli.doctor.doctor_command import (
+    EXIT,
+    code_of,
+    explain_check,
+    format_checks,
+    format_checks_as_json,
+    one_line,
+    run_all_checks,
+)
 from slurmwrap.cli.slurmwrap import app
 from slurmwrap.config import Config, LogSection, Mail, SiteSection
 from slurmwrap.errors import UsageError
@@ -334,7 +341,7 @@ def test_a_record_that_the_reconciler_takes_meanwhile_is_no_fault(tmp_path: Path
 
 def test_where_nothing_could_be_looked_at_programs_are_told_unknown_too() -> None:
     skipped = CheckResult(name="x", state=SKIP, text="not here")
-    assert json.loads(as_json([skipped], []))["state"] == UNKNOWN
+    assert json.loads(format_checks_as_json([skipped], []))["state"] == UNKNOWN
 
 
 def test_a_mail_server_is_greeted_and_gets_no_mail() -> None:

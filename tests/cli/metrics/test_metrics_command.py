@@ -27,7 +27,7 @@ from slurmwrap.cli.reconcile import PRUNE_EVERY_S, Housekeeping
 from slurmwrap.config import Config, Retention, SiteSection
 from slurmwrap.config import Metrics as MetricsSettings
 from slurmwrap.errors import SlurmwrapError, StoreError
-from slurmwrap.model.retry_decision import Strike
+from slurmwrap.model.decision import Strike
 from slurmwrap.model.run import Incident
 from slurmwrap.reconcile import PassSummary
 from slurmwrap.slurm.commands import SlurmCommands

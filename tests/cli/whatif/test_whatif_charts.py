@@ -13,8 +13,7 @@ import pytest
 from matplotlib.figure import Figure
 from whatif.month import month
 
-from slurmwrap.cli.whatif.whatif_charts import list_charts
-from slurmwrap.cli.whatif.whatif_page import render
+from slurmwrap.cli.whatif.whatif_page import list_charts, render
 from slurmwrap.report.svg_charts import draw_charts
 from slurmwrap.resources import shipped
 from slurmwrap.sim.trace.read_trace import parse_trace

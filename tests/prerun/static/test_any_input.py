@@ -13,6 +13,7 @@ from slurmwrap.host.run_command import run
 from slurmwrap.prerun.static import static_stage
 from slurmwrap.prerun.static.argparse_model import read_parser
 from slurmwrap.prerun.static.cli_libraries import check_other_libraries
+from slurmwrap.prerun.static.code_errors import name_faults
 from slurmwrap.prerun.static.entry_points import list_started_programs
 from slurmwrap.prerun.static.imported_files import read_program
 from slurmwrap.prerun.static.launcher_tasks import check_launcher_options, launch_findings
@@ -23,7 +24,6 @@ from slurmwrap.prerun.static.script_environment import check_script_environment
 from slurmwrap.prerun.static.shell_pitfalls import check_script_text
 from slurmwrap.prerun.static.started_program import EntryPoint
 from slurmwrap.prerun.static.static_context import StaticContext
-from slurmwrap.prerun.static.undefined_names import name_faults
 from slurmwrap.sbatch.request import JobRequest, ResourceShape, Script
 
 SHELL = st.text(alphabet="abc$(){}[]\"'`\\\n;&|<>#= pythonsrucdifet.-@/*?~:%", max_size=150)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.prerun.static.non_training_programs import find_holder_of_script
+from slurmwrap.prerun.static.training_expected import find_holder_of_script
 
 
 def holder(body: str, *, first: str = "#!/bin/bash", more: tuple[str, ...] = (), chdir: str = "/nonexistent") -> str:

@@ -16,11 +16,11 @@ import pytest
 
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.host.run_command import run
+from slurmwrap.prerun.static.code_errors import name_faults
 from slurmwrap.prerun.static.imported_files import read_program
 from slurmwrap.prerun.static.python_interpreter import Python
 from slurmwrap.prerun.static.started_program import EntryPoint
 from slurmwrap.prerun.static.static_context import StaticContext
-from slurmwrap.prerun.static.undefined_names import name_faults
 
 MAIN = 'if __name__ == "__main__":\n    '
 

@@ -11,9 +11,8 @@ import pytest
 from slurmwrap.config import Config
 from slurmwrap.sim.failures.assumptions import FailureSettings
 from slurmwrap.sim.failures.draw_failures import FailingJob
-from slurmwrap.sim.failures.node_failures import hardware_of
 from slurmwrap.sim.failures.sim_judge import switch_rules_on
-from slurmwrap.sim.failures.sim_node_history import nodes_of
+from slurmwrap.sim.failures.sim_nodes import hardware_of, nodes_of
 from slurmwrap.sim.failures.study_state import FailureWorld
 from slurmwrap.sim.sim_job import SimJob, servers_of
 

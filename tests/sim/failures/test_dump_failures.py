@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from slurmwrap.sim.failures import FailureSettings, study_of_dump
-from slurmwrap.sim.failures.draw_failures import FailingJob
-from slurmwrap.sim.failures.dump_failures import draw_dump
+from slurmwrap.sim.failures.draw_failures import FailingJob, draw_dump
 from slurmwrap.sim.sim_job import SimJob, servers_of
 
 SERVERS = servers_of(20, gpus=8, cpus=24, mem_gb=500)

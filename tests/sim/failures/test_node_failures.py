@@ -8,7 +8,7 @@ from statistics import fmean
 import pytest
 
 from slurmwrap.sim.failures.assumptions import FailureSettings
-from slurmwrap.sim.failures.node_failures import (
+from slurmwrap.sim.failures.sim_nodes import (
     Hardware,
     draw_nodes,
     draw_struck_node,

@@ -9,8 +9,8 @@ import pytest
 
 from slurmwrap.config import Config
 from slurmwrap.sim.failures.draw_failures import FailingJob
-from slurmwrap.sim.failures.node_failures import Hardware
 from slurmwrap.sim.failures.play_failures import mistaken_for, play_arm
+from slurmwrap.sim.failures.sim_nodes import Hardware
 from slurmwrap.sim.failures.study_state import FailureWorld, GpuTimeAccount, RetryArm, arms_of
 from slurmwrap.sim.sim_job import SimJob
 

@@ -12,9 +12,9 @@ from slurmwrap.placement import node_ranking as production_avoid
 from slurmwrap.policy import decide, retry_budget, strikes
 from slurmwrap.policy.strikes import Fleet, strikes_of
 from slurmwrap.prerun.verdict import single_gpu_messages
-from slurmwrap.sim.failures import draw_failures, sim_judge, sim_node_history
+from slurmwrap.sim.failures import draw_failures, sim_judge, sim_nodes
 from slurmwrap.sim.failures.sim_judge import FailedRun, diagnosis_of, judge_failed_run, record_of, switch_rules_on
-from slurmwrap.sim.failures.sim_node_history import nodes_of
+from slurmwrap.sim.failures.sim_nodes import nodes_of
 from slurmwrap.sim.sim_job import SimJob, servers_of
 
 ACT = switch_rules_on(Config())
@@ -38,9 +38,9 @@ def again_and_again(run: FailedRun, times: int) -> list[tuple[str, bool]]:
 def test_the_functions_are_productions_own() -> None:
     assert sim_judge.decide is decide.decide
     assert sim_judge.ledger_of is retry_budget.ledger_of
-    assert sim_node_history.strikes_of is strikes.strikes_of
-    assert sim_node_history.health is strikes.health
-    assert sim_node_history.avoid is production_avoid.avoid
+    assert sim_nodes.strikes_of is strikes.strikes_of
+    assert sim_nodes.health is strikes.health
+    assert sim_nodes.avoid is production_avoid.avoid
     assert draw_failures.ELSEWHERE is single_gpu_messages.ELSEWHERE
 
 

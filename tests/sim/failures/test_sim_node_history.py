@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from slurmwrap.config import Config
 from slurmwrap.sim.failures.sim_judge import FailedRun, diagnosis_of, record_of, switch_rules_on
-from slurmwrap.sim.failures.sim_node_history import SimNodeHistory, nodes_of
+from slurmwrap.sim.failures.sim_nodes import SimNodeHistory, nodes_of
 from slurmwrap.sim.sim_job import SimJob, servers_of
 
 DAY_S = 86_400.0

@@ -1,8 +1,4 @@
-"""Names that are nowhere defined, calls that their function cannot take, and other lines that raise when they run.
-
-pyflakes finds them; which of them are certain is decided here. Silent where names may come from anywhere (star imports
-of packages, exec, globals). ERROR only for what raises in lines that run whenever the program does.
-"""
+"""Lines of Python that raise when they run: undefined names, what pyflakes finds, wrong calls, bad format strings."""
 
 from __future__ import annotations
 
@@ -11,23 +7,190 @@ import builtins
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from pyflakes import checker, messages
 
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.nearest_name import find_nearest, is_slip
 from slurmwrap.prerun.static.call_signatures import find_misfit, list_imported_signatures, list_signatures
 from slurmwrap.prerun.static.certain_lines import Place, find_exiting, find_places
-from slurmwrap.prerun.static.format_errors import find_format_error
 from slurmwrap.prerun.static.imported_files import ProgramImports, Reached
-from slurmwrap.prerun.static.module_scope import ALWAYS, bound_names
 from slurmwrap.prerun.static.python_interpreter import Python
+from slurmwrap.prerun.static.python_source import ALWAYS, bound_names
 from slurmwrap.prerun.static.started_program import EntryPoint
 from slurmwrap.prerun.static.word_tables import split_word_table
 
-if TYPE_CHECKING:
-    from slurmwrap.prerun.static.pyflakes_checker import Defect
+# A width or precision of more digits would make a text of megabytes.
+_WIDE = re.compile(r"\d{5}")
+# A value for %d, %f, %c and %s, and for the width behind %*.
+_NUMBER = 65
+
+
+class _AnyKey(dict[str, int]):
+    def __missing__(self, key: str) -> int:
+        return _NUMBER
+
+
+class _AnyValue:
+    """Has every attribute and item, and takes every format. Written as "1" it is a width, too."""
+
+    def __getattribute__(self, name: str) -> _AnyValue:
+        return self
+
+    def __getitem__(self, key: object) -> _AnyValue:
+        return self
+
+    def __format__(self, spec: str) -> str:
+        return "1"
+
+
+def find_format_error(node: ast.AST) -> Exception | None:
+    """The error of `"literal" % values` or `"literal".format(values)`; None when some values of this shape do fit."""
+    if isinstance(node, ast.BinOp) and isinstance(node.left, ast.Constant) and isinstance(node.left.value, str):
+        return _try_percent(node.left.value, node.right)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        literal = node.func.value
+        if isinstance(literal, ast.Constant) and isinstance(literal.value, str):
+            return _try_format(literal.value, node)
+    return None
+
+
+def _try_percent(text: str, right: ast.expr) -> Exception | None:
+    error: Exception | None = None
+    if _WIDE.search(text):
+        return None
+    for values in _list_percent_values(text, right):
+        try:
+            text % values
+        except (TypeError, ValueError, KeyError) as raised:
+            error = error or raised
+        else:
+            return None
+    return error
+
+
+def _list_percent_values(text: str, right: ast.expr) -> Iterator[object]:
+    """What the right side may be, one value for each shape."""
+    elements = right.elts if isinstance(right, (ast.Tuple, ast.List)) else []
+    if isinstance(right, (ast.Tuple, ast.List)) and not any(isinstance(e, ast.Starred) for e in elements):
+        shape = tuple if isinstance(right, ast.Tuple) else list
+        yield shape([_NUMBER] * len(elements))
+    elif isinstance(right, ast.Dict) and all(isinstance(key, ast.Constant) for key in right.keys):
+        yield {key.value: _NUMBER for key in right.keys if isinstance(key, ast.Constant)}
+    else:
+        yield _NUMBER
+        yield _AnyKey()
+        yield from ((_NUMBER,) * count for count in range(2 * text.count("%") + text.count("*") + 1))
+
+
+def _try_format(text: str, call: ast.Call) -> Exception | None:
+    if _WIDE.search(text):
+        return None
+    many = any(isinstance(argument, ast.Starred) for argument in call.args)
+    count = len(text) if many else len(call.args)
+    names = {keyword.arg for keyword in call.keywords if keyword.arg}
+    if any(keyword.arg is None for keyword in call.keywords):
+        names.update(re.findall(r"\w+", text))
+    try:
+        text.format(*[_AnyValue()] * count, **dict.fromkeys(names, _AnyValue()))
+    except (IndexError, KeyError, ValueError) as raised:
+        return raised
+    return None
+
+
+_KINDS = {
+    messages.UndefinedName: "name",
+    messages.ImportStarUsage: "name",
+    messages.UndefinedLocal: "name",
+    messages.InvalidPrintSyntax: "print",
+    messages.RaiseNotImplemented: "raise",
+}
+_FORMATS = ("Percent", "StringDotFormat")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defect:
+    """One message of pyflakes. kind: "name" | "print" | "raise" | "format".
+
+    Of a name: `bound`, the scope that has it although the line does not see it ("local" | "module", "" when none has
+    it); `inner`, the names of the functions around it.
+    """
+
+    kind: str
+    node: ast.expr | ast.stmt
+    bound: str = ""
+    inner: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleReport:
+    """The defects of a module in order of its text, and its calls of what its own top level defines."""
+
+    defects: tuple[Defect, ...]
+    calls: tuple[ast.Call, ...]
+
+
+class _RecordingChecker(checker.Checker):  # type: ignore[misc]
+    """pyflakes' messages have a line and a column only: this keeps the node and the scopes too."""
+
+    def __init__(self, tree: ast.Module, builtins: Iterable[str]) -> None:
+        self.global_calls: list[ast.Call] = []
+        # The environment variable PYFLAKES_DOCTEST must not decide.
+        super().__init__(tree, builtins=builtins, withDoctest=False)
+
+    def report(self, kind: type, node: ast.AST, *details: object) -> None:
+        super().report(kind, node, *details)
+        self.messages[-1].origin = (node, tuple(self.scopeStack))
+
+    def CALL(self, node: ast.Call) -> None:
+        if isinstance(node.func, ast.Name) and not any(node.func.id in scope for scope in self.scopeStack[1:]):
+            self.global_calls.append(node)
+        super().CALL(node)
+
+
+def check_module(tree: ast.Module, builtins: Iterable[str]) -> ModuleReport:
+    """Names, `print >>`, `raise NotImplemented` and formats. `builtins`: names that are defined in any case.
+
+    Names that a star import may bring are among the defects. Empty where pyflakes itself fails. Raises RecursionError
+    for a tree that is too deep.
+    """
+    try:
+        checked = _RecordingChecker(tree, builtins)
+    except AttributeError:
+        # `__all__ += [...]` behind `from module import __all__` (pyflakes 3.4).
+        return ModuleReport(defects=(), calls=())
+    found = (_read_message(message) for message in checked.messages)
+    defects = sorted((d for d in found if d), key=lambda d: (d.node.lineno, d.node.col_offset))
+    return ModuleReport(defects=tuple(defects), calls=tuple(checked.global_calls))
+
+
+def _read_message(message: Any) -> Defect | None:
+    """None for what does not raise: imports and variables that are not used, and the like."""
+    node, scopes = message.origin
+    kind = "format" if type(message).__name__.startswith(_FORMATS) else _KINDS.get(type(message), "")
+    if kind == "name" and isinstance(node, ast.Name):
+        inner = (scope for scope in scopes[1:] if not isinstance(scope, checker.ClassScope))
+        names = frozenset(name for scope in inner for name in scope)
+        return Defect(kind=kind, node=node, bound=_find_scope(node.id, scopes), inner=names)
+    if kind == "raise" and _find_scope("NotImplemented", scopes):
+        # A class of the program's own.
+        return None
+    return Defect(kind=kind, node=node) if kind and kind != "name" else None
+
+
+def _find_scope(name: str, scopes: tuple[checker.Scope, ...]) -> str:
+    """Where the innermost of `scopes` that has `name` in the end stands; "" for a builtin and where none has it."""
+    for scope in reversed(scopes):
+        if name not in scope or (isinstance(scope, checker.ClassScope) and scope is not scopes[-1]):
+            continue
+        if isinstance(scope[name], checker.Builtin):
+            return ""
+        return "local" if isinstance(scope, (checker.FunctionScope, checker.GeneratorScope)) else "module"
+    return ""
+
 
 _BUILTINS = frozenset(dir(builtins)) | split_word_table(
     """WindowsError ExceptionGroup BaseExceptionGroup EncodingWarning PythonFinalizationError aiter anext exit quit
@@ -121,7 +284,6 @@ class _FileCheck:
 
     def find_faults(self) -> Iterator[Finding]:
         """At most five of each kind, the certain ones first."""
-        from slurmwrap.prerun.static.pyflakes_checker import check_module
 
         tree = self.reached.source.tree
         if tree is None:

@@ -1,1 +1,0 @@
-"""`slurmwrap completion`: the scripts, and the tables they are made of."""
