@@ -18,7 +18,7 @@ import typer
 
 from slurmwrap.cli.slurmwrap import app
 from slurmwrap.gsub.gsub_main import HELP
-from slurmwrap.sbatch.options import OWN, SBATCH, Argument
+from slurmwrap.sbatch.option_table import OWN, SBATCH, Argument
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

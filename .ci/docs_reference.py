@@ -14,8 +14,8 @@ from docs_commands import Block, Command, Row, each, gsub, slurmwrap
 from docs_tables import FILES, FOR_PEOPLE, INSIDE, OF_OTHERS
 
 from slurmwrap import errors
-from slurmwrap.config import make_variable_name
-from slurmwrap.sbatch.options import OWN
+from slurmwrap.config.load_config import make_variable_name
+from slurmwrap.sbatch.option_table import OWN
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "docs" / "reference"

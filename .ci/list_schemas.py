@@ -17,15 +17,15 @@ from record_schema import DRAFT, FLAG, NUMBER, TEXT, WHOLE, Known, describe_obje
 
 from slurmwrap.cli.spool import SpoolFiles
 from slurmwrap.json_output import SCHEMA
+from slurmwrap.model.job_run import Incident, JobRun, PrerunRecord
 from slurmwrap.model.resource_profile import ResourceProfile
-from slurmwrap.model.run import Incident, JobRun, PrerunRecord
 from slurmwrap.policy.node_history import Repair
 from slurmwrap.policy.node_score import ScoreTerm
 from slurmwrap.report.job_report.budget_table import RetryBudgetReport
 from slurmwrap.report.job_report.next_step import Next
 from slurmwrap.report.job_report.timeline import JobTimeline
 from slurmwrap.report.job_rows import JobRow
-from slurmwrap.store.queries import Sums
+from slurmwrap.store.list_queries import Sums
 from slurmwrap.store.table_reader import ColumnFigures, FoundFailure
 
 FOLDER = Path(__file__).parent.parent / "docs" / "schemas"

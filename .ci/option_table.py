@@ -1,4 +1,4 @@
-"""Generates the table of docs/dropin.md from slurmwrap/sbatch/options.py: each option of sbatch, its releases, and
+"""Generates the table of docs/dropin.md from slurmwrap/sbatch/option_table.py: each option of sbatch, its releases, and
 what gsub does with it. `.venv/bin/python .ci/option_table.py`; tests/test_option_table.py fails when it is due.
 """
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from between import between
 
-from slurmwrap.sbatch.options import (
+from slurmwrap.sbatch.option_table import (
     ALIASES,
     BASE,
     COMMAND_LINE_ONLY,

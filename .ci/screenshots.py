@@ -19,7 +19,7 @@ from typing import Any
 
 from slurmwrap.cli.record_access import RecordSource
 from slurmwrap.cli.report import build_report_of_night, render_report
-from slurmwrap.config import Config
+from slurmwrap.config.load_config import Config
 
 HERE = Path(__file__).resolve().parent.parent
 LARGEST = 250_000  # bytes of a picture

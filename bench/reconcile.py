@@ -20,12 +20,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from slurmwrap.config import Config
+from slurmwrap.config.load_config import Config
 from slurmwrap.diagnosis.classifier import diagnose_run
 from slurmwrap.host.read_user_file import UserLogs
 from slurmwrap.host.system_clock import SystemClock
+from slurmwrap.model.cluster import Node, Snapshot
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.node import Node, Snapshot
 from slurmwrap.model.observation import Context, Observation
 from slurmwrap.model.topology import Topology
 from slurmwrap.reconcile import Scope, Services, reconcile_once

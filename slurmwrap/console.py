@@ -114,7 +114,7 @@ def columns() -> int:
 def _keep_traceback(error: Exception) -> str:
     import traceback
 
-    from slurmwrap.config import find_user_state_dir
+    from slurmwrap.config.load_config import find_user_state_dir
 
     try:
         directory = find_user_state_dir(os.environ)

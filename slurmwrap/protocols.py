@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from slurmwrap.fast_dataclasses import dataclass, field
-from slurmwrap.model.decision import BlockedInput
 
 # Published is read back from JSON by its annotations: its fields' types must be here when the program runs.
-from slurmwrap.model.node import NodeHealth, NodeLoad, Snapshot
+from slurmwrap.model.cluster import NodeHealth, NodeLoad, Snapshot
+from slurmwrap.model.decision import BlockedInput
 from slurmwrap.model.resource_profile import ResourceProfile
 
 TYPE_CHECKING = False
@@ -23,10 +23,7 @@ if TYPE_CHECKING:
     from slurmwrap.model.evidence import LogTail, RunKey
     from slurmwrap.model.gate_permit import Gate
     from slurmwrap.model.job_record import JobRecord
-    from slurmwrap.model.observation import Observation, RejectedEntry, SpoolEntry
-    from slurmwrap.model.past_failure import PastFailure
-    from slurmwrap.model.resource_profile import Measurement
-    from slurmwrap.model.run import (
+    from slurmwrap.model.job_run import (
         ActionRecord,
         Incident,
         JobRun,
@@ -35,6 +32,9 @@ if TYPE_CHECKING:
         QueueDelay,
         StrikeRecord,
     )
+    from slurmwrap.model.observation import Observation, RejectedEntry, SpoolEntry
+    from slurmwrap.model.past_failure import PastFailure
+    from slurmwrap.model.resource_profile import Measurement
     from slurmwrap.model.submission import Submission
     from slurmwrap.policy.node_history import NodeHistory, Removal, Repair
 else:

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from slurmwrap.errors import SlurmError, SlurmUnreachable
+from slurmwrap.model.cluster import Node, Snapshot
 from slurmwrap.model.decision import SlurmAction, Verb
 from slurmwrap.model.evidence import LogTail
 from slurmwrap.model.gate_permit import Gate
 from slurmwrap.model.hostlist import expand
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.node import Node, Snapshot
+from slurmwrap.model.job_run import ActionRecord, JobRun
 from slurmwrap.model.observation import Observation, RejectedEntry, SpoolEntry
-from slurmwrap.model.run import ActionRecord, JobRun
 from slurmwrap.model.topology import Topology
 from slurmwrap.protocols import Published, SbatchCall, SbatchResult
 

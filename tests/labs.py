@@ -37,7 +37,7 @@ from slurmwrap.errors import LabError
 from slurmwrap.lab import machine
 from slurmwrap.lab.lab_directories import LabDirectories
 from slurmwrap.lab.lab_state import down
-from slurmwrap.sbatch.options import Release
+from slurmwrap.sbatch.option_table import Release
 
 _LOCK = Path(f"/run/slurmwrap-test{WORKER}.lock")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from slurmwrap.cli.record_access import JobRecords
 from slurmwrap.cli.report import of_records
-from slurmwrap.config import Config
+from slurmwrap.config.load_config import Config
 from slurmwrap.report.build_report import build
 from slurmwrap.report.night_report import NightReport
 from slurmwrap.store.report_figures import Figures, read

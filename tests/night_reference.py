@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
-from slurmwrap.model.run import ActionRecord, Incident, JobRun, PrerunRecord
+from slurmwrap.model.job_run import ActionRecord, Incident, JobRun, PrerunRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome
 from slurmwrap.report.night_report import (

@@ -17,11 +17,11 @@ import pytest
 
 import slurmwrap
 from slurmwrap import fast_dataclasses
+from slurmwrap.model.job_run import JobRun, PrerunRecord
 from slurmwrap.model.placement_plan import PlacementPlan
-from slurmwrap.model.run import JobRun, PrerunRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.protocols import Published
-from slurmwrap.sbatch.request import JobRequest
+from slurmwrap.sbatch.job_request import JobRequest
 
 APART = (".inject.", ".node_hooks.", ".sim", ".gsub.start", "lab.", "pyslurm")
 

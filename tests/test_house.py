@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap import errors, resources
+from slurmwrap import errors, package_files
 
 pytestmark = pytest.mark.early
 
@@ -122,12 +122,12 @@ def test_the_table_of_exit_codes_names_every_error_with_its_code() -> None:
 
 
 def test_the_shipped_folders_are_found_in_a_checkout() -> None:
-    assert all(any(resources.shipped(folder).rglob("*")) for folder in ("templates", "prolog", "hooks"))
+    assert all(any(package_files.shipped(folder).rglob("*")) for folder in ("templates", "prolog", "hooks"))
 
 
 def test_a_missing_shipped_folder_names_both_places_tried() -> None:
     with pytest.raises(FileNotFoundError, match=r"nosuch/ is neither at .*_shipped/nosuch nor at .*nosuch"):
-        resources.shipped("nosuch")
+        package_files.shipped("nosuch")
 
 
 @pytest.mark.slow
@@ -137,7 +137,7 @@ def test_an_installation_has_the_shipped_folders_and_finds_them(tmp_path: Path) 
     (wheel,) = tmp_path.glob("*.whl")
     site = tmp_path / "site"
     zipfile.ZipFile(wheel).extractall(site)
-    code = "from slurmwrap.resources import shipped; "
+    code = "from slurmwrap.package_files import shipped; "
     code += "print([shipped(f).parent.name for f in ('templates','prolog','hooks')])"
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -6,7 +6,7 @@ import pytest
 from option_table import PAGE, TREATMENT, option_table, with_table
 
 from slurmwrap.model.placement_plan import PLACING
-from slurmwrap.sbatch.options import ALIASES, BY_NAME, SBATCH
+from slurmwrap.sbatch.option_table import ALIASES, BY_NAME, SBATCH
 
 
 def test_the_page_holds_the_table_as_it_is_generated() -> None:

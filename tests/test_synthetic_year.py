@@ -14,7 +14,7 @@ import pytest
 from synthetic_year import fill, texts
 
 from slurmwrap.sim.failures import published_rates
-from slurmwrap.store import schema
+from slurmwrap.store import record_rows
 from slurmwrap.store.database import Database
 from slurmwrap.store.db_maintenance import check
 
@@ -39,9 +39,9 @@ def rows(path: Path, sql: str) -> list[dict[str, Any]]:
 
 def test_each_row_is_as_the_store_writes_its_record(made: Path) -> None:
     """Read, and written again, it is the same: no column and no field of `more` that the real code would not write."""
-    for table in schema.TABLES:
+    for table in record_rows.TABLES:
         for row in rows(made, f"SELECT * FROM {table.name}")[::3]:
-            written = schema.row_from_record(table, schema.record_from_row(table, row))
+            written = record_rows.row_from_record(table, record_rows.record_from_row(table, row))
             assert {name: row[name] for name in written} == written, table.name
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from replay.labs import USER, Lab
-from slurmwrap.config import Tuning
+from slurmwrap.config.load_config import Tuning
 
 _LEAST_GB = 20.83  # with so much memory every model of the matrices ran, slowly or not: more of it is cache
 RUNS = 3  # tuning.runs_before_shrink: complete runs after which memory may go below what was asked for

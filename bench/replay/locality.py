@@ -26,7 +26,7 @@ from replay import arms, jobscript, known, plot
 from replay.labs import Lab, Wanted, lab, wait_for
 from replay.records import Run
 from replay.tracefile import DATA, read_trace
-from slurmwrap.config import Placement
+from slurmwrap.config.load_config import Placement
 from slurmwrap.sim.model_skew import SKEW
 from slurmwrap.sim.sim_job import SimJob
 

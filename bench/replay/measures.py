@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean, median
 
 from replay.records import Run
-from slurmwrap.sim.outcome import compute_percentile
+from slurmwrap.sim.sim_outcome import compute_percentile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

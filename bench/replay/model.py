@@ -27,8 +27,8 @@ from slurmwrap.placement.demand import Allocation, GradedSettings, JobDemand, Se
 from slurmwrap.sim import engines
 from slurmwrap.sim.engines import SchedulerParams
 from slurmwrap.sim.mechanism.mechanism import Mechanism
-from slurmwrap.sim.outcome import SimOutcome
 from slurmwrap.sim.sim_job import MIB_PER_GB, SimJob, servers_of
+from slurmwrap.sim.sim_outcome import SimOutcome
 from slurmwrap.sim.trace import synergy_loads
 
 OPENS_S = 300.0  # all of a static trace's jobs were tuned by then

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 
-from slurmwrap.config import Config, Tuning
+from slurmwrap.config.load_config import Config, Tuning
 from slurmwrap.placement.demand import GradedSettings
 
 _POLICY = Path(__file__).resolve().parents[2] / "slurmwrap" / "placement"

@@ -17,8 +17,8 @@ from typing import TypeVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from slurmwrap.config import Config
-from slurmwrap.model.node import NodeHealth, NodeLoad, Snapshot
+from slurmwrap.config.load_config import Config
+from slurmwrap.model.cluster import NodeHealth, NodeLoad, Snapshot
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.placement.plan_placement import plan
 from slurmwrap.placement.slurm_options import PlanningFacts

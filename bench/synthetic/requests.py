@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from slurmwrap.sbatch.parse import parse_request
-from slurmwrap.sbatch.request import JobRequest
+from slurmwrap.sbatch.job_request import JobRequest
+from slurmwrap.sbatch.parse_request import parse_request
 
 REQUESTS = {
     "1 GPU": "--gres=gpu:1 --cpus-per-task=8 --mem=64G",

@@ -7,10 +7,10 @@ from collections import deque
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from slurmwrap.model.run import Incident, JobRun
+from slurmwrap.model.job_run import Incident, JobRun
 from slurmwrap.policy.node_history import LIFTED, REPAIRED, Removal, Repair
 from slurmwrap.sim.failures import published_rates
-from slurmwrap.store import schema
+from slurmwrap.store import record_rows
 from synthetic_year import texts
 from synthetic_year.calls import DAY_S
 from synthetic_year.run import Shape
@@ -71,12 +71,14 @@ class NodeFaults:
         began, ended = end + 20, end + 3600 * self._dice.uniform(2, 40)
         what = fault.category if ours else "Not responding"
         reason = f"slurmwrap: {what}, seen by job {record.attempt.job_id}" if ours else what
-        self._sink.add(schema.REMOVALS, Removal(node=fault.node, began=began, reason=reason, ours=ours, ended=ended))
+        self._sink.add(
+            record_rows.REMOVALS, Removal(node=fault.node, began=began, reason=reason, ours=ours, ended=ended)
+        )
         if self._dice.random() < 0.6:
             kind = LIFTED if ours and self._dice.random() < 0.5 else REPAIRED
             who = "whoever lifted our drain" if kind == LIFTED else "admin"
             note = reason if kind == LIFTED else "GPU reseated"
-            self._sink.add(schema.REPAIRS, Repair(node=fault.node, at=ended, who=who, kind=kind, note=note))
+            self._sink.add(record_rows.REPAIRS, Repair(node=fault.node, at=ended, who=who, kind=kind, note=note))
 
 
 @dataclass(slots=True)
@@ -111,7 +113,7 @@ class Trouble:
             uids=tuple(sorted({r.uid for r in self.records})),
             nodes=tuple(sorted({node for r in self.records for node in r.nodes})),
         )
-        self.sink.add(schema.INCIDENTS, incident)
+        self.sink.add(record_rows.INCIDENTS, incident)
 
 
 class Troubles:

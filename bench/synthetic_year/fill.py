@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from slurmwrap.config import Retention
+from slurmwrap.config.load_config import Retention
 from slurmwrap.store.retention import compute_cutoffs, prune, rewrite
 from synthetic_year.calls import DAY_S, Caller
 from synthetic_year.sink import Sink

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from slurmwrap.model.hostlist import fold
+from slurmwrap.model.job_run import JobRun, PrerunRecord
 from slurmwrap.model.observation import Context, Observation
-from slurmwrap.model.run import JobRun, PrerunRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.store.serialize import to_json_dict
 from synthetic_year import texts

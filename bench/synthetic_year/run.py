@@ -8,10 +8,10 @@ from math import ceil
 
 from slurmwrap.fast_dataclasses import replace as changed
 from slurmwrap.model.evidence import Diagnosis, RunKey
+from slurmwrap.model.job_run import JobRun
 from slurmwrap.model.resource_profile import Measurement
-from slurmwrap.model.run import JobRun
 from slurmwrap.model.submission import Submission
-from slurmwrap.sbatch.request import CpuUnit, GpuUnit, MemUnit, ResourceShape
+from slurmwrap.sbatch.job_request import CpuUnit, GpuUnit, MemUnit, ResourceShape
 from synthetic_year import texts
 from synthetic_year.calls import DAY_S, Call
 from synthetic_year.site import CLUSTER, GPUS_PER_NODE, Site

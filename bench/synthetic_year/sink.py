@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from slurmwrap.store import schema
-from slurmwrap.store.connection import connect
+from slurmwrap.store import record_rows
 from slurmwrap.store.database import Database
+from slurmwrap.store.sqlite_connection import connect
 
 _ALSO = {"strikes": ("cluster", "submit_time")}
 _BATCH = 20_000
@@ -26,10 +26,10 @@ class Sink:
         self._rows: dict[str, list[Mapping[str, Any]]] = {}
         self._size = 0
 
-    def add(self, table: schema.RecordTable, record: Any, **also: Any) -> None:
+    def add(self, table: record_rows.RecordTable, record: Any, **also: Any) -> None:
         """One record; `also`: values of columns that the record has no field for."""
-        sql = schema.insert(table, "OR REPLACE", also=_ALSO.get(table.name, ()))
-        self.row(table.name, sql, {**schema.row_from_record(table, record), **also})
+        sql = record_rows.insert(table, "OR REPLACE", also=_ALSO.get(table.name, ()))
+        self.row(table.name, sql, {**record_rows.row_from_record(table, record), **also})
 
     def row(self, table: str, sql: str, row: Mapping[str, Any]) -> None:
         """One row by a statement of its own."""

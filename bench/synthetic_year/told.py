@@ -11,13 +11,13 @@ from slurmwrap.diagnosis.taxonomy import CATEGORIES
 from slurmwrap.fast_dataclasses import fields
 from slurmwrap.model.decision import BlockedInput, PlannedAction
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.run import ActionRecord, JobRun, PrerunRecord, QueueDelay, StrikeRecord, intended
+from slurmwrap.model.job_run import ActionRecord, JobRun, PrerunRecord, QueueDelay, StrikeRecord, intended
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.policy import blocked_inputs, requeue
 from slurmwrap.policy.requeue import RequeueSpec
 from slurmwrap.policy.strikes import drains_of, strikes_of
-from slurmwrap.store import schema
+from slurmwrap.store import record_rows
 from synthetic_year import hooks, texts
 from synthetic_year.calls import DAY_S, Call, Caller
 from synthetic_year.faults import Fault, NodeFaults, Trouble, Troubles
@@ -60,9 +60,9 @@ class Teller:
             self._runs(call, shape, job_id, None, call.at)
             return
         submission, begins = self._submitted(call, shape, job_id)
-        self._sink.add(schema.SUBMISSIONS, submission)
+        self._sink.add(record_rows.SUBMISSIONS, submission)
         if call.at >= self._observed_from:
-            self._sink.add(schema.OBSERVATIONS, hooks.of_submission(submission, self._dice))
+            self._sink.add(record_rows.OBSERVATIONS, hooks.of_submission(submission, self._dice))
         if begins is not None:
             self._runs(call, shape, job_id, submission, begins)
 
@@ -89,10 +89,10 @@ class Teller:
         submission = replace(submission, prerun_job_id=prerun_id)
         record = self._tried(call, submission, prerun_id)
         stopped = record.verdict.outcome is Outcome.FAIL
-        self._sink.add(schema.PRERUNS, record)
+        self._sink.add(record_rows.PRERUNS, record)
         self._trial_run(call, shape, record)
         if call.at >= self._observed_from:
-            self._sink.add(schema.OBSERVATIONS, hooks.of_prerun(record, dice))
+            self._sink.add(record_rows.OBSERVATIONS, hooks.of_prerun(record, dice))
         if stopped:
             self._never_ran(call, shape, job_id, record)
         return submission, None if stopped else record.at
@@ -266,7 +266,7 @@ class Teller:
         if at - self._blocked.get(path, 0.0) > 14 * DAY_S:  # most are cleared or replaced one day
             self._blocked[path] = at
         if self._until - at < 30 * DAY_S:
-            self._sink.add(schema.BLOCKED_INPUTS, block)
+            self._sink.add(record_rows.BLOCKED_INPUTS, block)
         decided = replace(record, decision="blacklist_input", decision_reason=reason, reconciled=True)
         return decided, list(blocked_inputs.make_block_actions((block,)))
 
@@ -297,15 +297,15 @@ class Teller:
     def _save(self, record: JobRun, asked: Sequence[PlannedAction], delay: QueueDelay | None = None) -> None:
         if delay is not None:
             record = replace(record, waited=delay) if delay.seen_at >= self._whole_from else record
-            self._sink.add(schema.DELAYS, delay)
-        self._sink.add(schema.ATTEMPTS, record)
+            self._sink.add(record_rows.DELAYS, delay)
+        self._sink.add(record_rows.ATTEMPTS, record)
         at = float(record.end_time or record.attempt.submit_time) + 12
         for ruled in asked:
-            self._sink.add(schema.ACTIONS, self._action(record, ruled, at), action_id=self._next_action)
+            self._sink.add(record_rows.ACTIONS, self._action(record, ruled, at), action_id=self._next_action)
             self._next_action += 1
         if record.start_time is not None and at >= self._observed_from:
             for observation in hooks.of_run(record, self._dice):
-                self._sink.add(schema.OBSERVATIONS, observation)
+                self._sink.add(record_rows.OBSERVATIONS, observation)
 
     def _action(self, record: JobRun, ruled: PlannedAction, at: float) -> ActionRecord:
         failed = "Requested operation is presently disabled" if self._dice.random() < 0.005 else ""
@@ -329,6 +329,6 @@ class Teller:
                 uid=record.uid,
             )
             key = {"strike_id": None, "cluster": CLUSTER, "submit_time": record.attempt.submit_time}
-            self._sink.add(schema.STRIKES, struck, **key)
+            self._sink.add(record_rows.STRIKES, struck, **key)
         if fault is not None:
             self._faults.follow(fault, record)

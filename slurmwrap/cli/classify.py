@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slurmwrap import config as configuration
+from slurmwrap.config import load_config as configuration
 from slurmwrap.diagnosis.classifier import make_classifier
-from slurmwrap.diagnosis.evaluate import ClassifierScore, label_of, make_evidence, score
+from slurmwrap.diagnosis.evaluate_classifier import ClassifierScore, label_of, make_evidence, score
 from slurmwrap.errors import UsageError
 from slurmwrap.escape import visible
 from slurmwrap.json_output import format_json_document, format_json_line

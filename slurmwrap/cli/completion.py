@@ -15,14 +15,14 @@ import typer
 from slurmwrap.diagnosis.taxonomy import DECISIONS, FAILURES
 from slurmwrap.errors import SlurmwrapError
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.resources import make_template_environment
-from slurmwrap.sbatch.options import BASE, OWN, SBATCH, Argument, GsubOption, Release, SbatchOption
+from slurmwrap.package_files import make_template_environment
+from slurmwrap.sbatch.option_table import BASE, OWN, SBATCH, Argument, GsubOption, Release, SbatchOption
 from slurmwrap.store.atomic_write import replace_file
 
 
 # What completion says of each option: a few words, and where its values come from.
 #
-# Names, letters, arguments and releases are those of slurmwrap/sbatch/options.py; here stands only what a shell's menu
+# Names, letters, arguments and releases are those of sbatch/option_table.py; here stands only what a shell's menu
 # needs next to them. `values` is one item of a small language that the scripts in templates/completion understand:
 #
 #     ""            nothing can be offered (a number, a time, free text)

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from slurmwrap import config as configuration
 from slurmwrap.cli import terminal
+from slurmwrap.config import load_config as configuration
 from slurmwrap.config.config_check import find_mistakes, find_remarks
 from slurmwrap.config.config_errors import suggest_key
 from slurmwrap.config.config_keys import Key, describe_section, format_toml

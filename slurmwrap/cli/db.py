@@ -20,13 +20,13 @@ import typer
 from slurmwrap.cli import db_tables, terminal
 from slurmwrap.cli.list_options import LIMIT, check_known_names, say_pieces, say_rows, split_list
 from slurmwrap.cli.record_access import place_of
-from slurmwrap.config import Config, Retention, load
+from slurmwrap.config.load_config import Config, Retention, load
 from slurmwrap.console import Console, columns
 from slurmwrap.errors import SlurmwrapError, StoreError, UsageError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.json_output import format_json_document
+from slurmwrap.package_files import shipped
 from slurmwrap.report import text_format
-from slurmwrap.resources import shipped
 from slurmwrap.store import db_maintenance, retention, table_reader
 from slurmwrap.store.database import Database
 from slurmwrap.store.schema_docs import describe_tables

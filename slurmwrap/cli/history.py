@@ -10,14 +10,14 @@ from typing import Annotated
 import typer
 
 from slurmwrap.cli import list_options, terminal
-from slurmwrap.cli.reconcile_first import look_first
+from slurmwrap.cli.reconcile_user_jobs import look_first
 from slurmwrap.cli.record_access import place_of
-from slurmwrap.cli.run_queries import FoundRuns, finding_runs, only_stopped
+from slurmwrap.cli.run_selection import FoundRuns, finding_runs, only_stopped
 from slurmwrap.cli.why import say_notes
-from slurmwrap.config import load
+from slurmwrap.config.load_config import load
 from slurmwrap.diagnosis.taxonomy import COMPLETED_WITH_ERROR, SUCCESS, get_title
 from slurmwrap.fast_dataclasses import asdict, dataclass
-from slurmwrap.model.run import JobRun, PrerunRecord
+from slurmwrap.model.job_run import JobRun, PrerunRecord
 from slurmwrap.policy.run_filter import moment_of, state_of
 from slurmwrap.report import text_format
 from slurmwrap.report.fold_rows import group_alike, label

@@ -73,7 +73,7 @@ NoReconfigure = Annotated[bool, typer.Option("--no-reconfigure", help="Do not ru
 Patience = Annotated[float, typer.Option("--patience", min=1.0, help="Seconds to wait for a job on a node.")]
 
 
-# `slurmwrap hooks`: flags in, one function of install/workflow.py called, output.
+# `slurmwrap hooks`: flags in, one function of install/install_workflow.py called, output.
 app = typer.Typer(help="The Prolog, Epilog and EpilogSlurmctld that observe jobs.", no_args_is_help=True)
 
 
@@ -112,10 +112,12 @@ def plan(
       slurmwrap hooks plan --shared /shared/slurmwrap
       slurmwrap hooks plan --json | jq -r .diff
     """
-    from slurmwrap.install import install_output, workflow
+    from slurmwrap.install import install_output, install_workflow
 
     where, made, names = _plan_installation(locals())
-    steps = workflow.steps_of(made, where, names, by_hand=nodes == workflow.NONE, test=where.system.alive)
+    steps = install_workflow.steps_of(
+        made, where, names, by_hand=nodes == install_workflow.NONE, test=where.system.alive
+    )
     if as_json:
         typer.echo(format_json_document("hooks_plan", install_output.plan_json(made, steps)))
     else:
@@ -164,29 +166,33 @@ def install(
       slurmwrap hooks install --nodes node[17-20]   after these were set up anew
       slurmwrap hooks install --nodes none          your own tools bring the files
     """
-    from slurmwrap.install import check_installation, install_output, workflow
+    from slurmwrap.install import check_installation, install_output, install_workflow
     from slurmwrap.model import hostlist
 
     where, made, names = _plan_installation(locals())
-    steps = workflow.steps_of(made, where, names, by_hand=nodes == workflow.NONE, test=test and where.system.alive)
+    steps = install_workflow.steps_of(
+        made, where, names, by_hand=nodes == install_workflow.NONE, test=test and where.system.alive
+    )
     typer.echo(make_lines_harmless(install_output.plan_text(made, steps, terminal.painter())))
     if made.conflicts:
         sys.exit(1)
     if not yes and sys.stdin.isatty() and not typer.confirm("\nGo on?"):
         sys.exit(1)
-    done = workflow.install(where, made, names, patience, hostlist.expand(skip) if skip else ())
+    done = install_workflow.install(where, made, names, patience, hostlist.expand(skip) if skip else ())
     where.voice.say("installed")
     if not test or not where.system.alive:
         return
-    if no_reconfigure or workflow.lines_missing(made):
+    if no_reconfigure or install_workflow.lines_missing(made):
         where.voice.say("no test job: slurmctld has not read slurm.conf. Then: slurmwrap hooks check")
         return
     looked = check_installation.look_at_nodes(
         where, done, check_installation.to_look_at(made, done, names), min(patience, check_installation.LOOK_S)
     )
     check_installation.tell_looked(looked, where.voice)
-    tried = workflow.test_jobs(where, made, hostlist.expand(test_node) if test_node else (), test_user, patience)
-    print_test_results(tried, where.voice, workflow.RESTART if made.restart else "")
+    tried = install_workflow.test_jobs(
+        where, made, hostlist.expand(test_node) if test_node else (), test_user, patience
+    )
+    print_test_results(tried, where.voice, install_workflow.RESTART if made.restart else "")
 
 
 @app.command()
@@ -219,7 +225,7 @@ def bundle(
       slurmwrap hooks bundle hooks.tar.gz --shared /shared/slurmwrap
       slurmwrap hooks bundle --controller backup.tar.gz   then, on the backup: tar -C / -xzf backup.tar.gz
     """
-    from slurmwrap.install import workflow
+    from slurmwrap.install import install_workflow
     from slurmwrap.install.copy_to_nodes import make_bundle as packed
 
     given = {
@@ -233,7 +239,7 @@ def bundle(
         "nodes": "none",
     }
     where, made, _ = _plan_installation({**given, "no_reconfigure": True})
-    shipment = workflow.for_controller(made, where) if controller else workflow.shipment_of(made)
+    shipment = install_workflow.for_controller(made, where) if controller else install_workflow.shipment_of(made)
     content = packed(shipment)
     try:
         to.write_bytes(content)
@@ -302,7 +308,7 @@ def uninstall(
       slurmwrap hooks uninstall --dry-run
       slurmwrap hooks uninstall
     """
-    from slurmwrap.install import install_output, workflow
+    from slurmwrap.install import install_output, install_workflow
     from slurmwrap.install import uninstall as from_nodes
     from slurmwrap.install import uninstall as remove
     from slurmwrap.install.copy_to_nodes import group_by_reason
@@ -323,7 +329,7 @@ def uninstall(
     for reason, names in group_by_reason(sent):
         where.voice.say(f"the files stay on {hostlist.fold(names)}: {reason}. {from_nodes.left_behind(where)}")
     gone = {one.node for one in sent if not one.reason}
-    behind = [name for name in where.manifest.nodes if name not in gone and nodes != workflow.NONE]
+    behind = [name for name in where.manifest.nodes if name not in gone and nodes != install_workflow.NONE]
     for path in remove.take_away(taking, written, where.system, purge=purge, behind=behind):
         where.voice.say(f"stays: {path}")
     later = f"; {hostlist.fold(behind)}: again when free, or forget them with --nodes none" if behind else ""
@@ -349,25 +355,27 @@ def watchdog(as_json: Json = False) -> None:
 
 def _plan_installation(given: dict[str, Any]) -> tuple[Any, Any, tuple[str, ...]]:
     """(ground, plan, the nodes that get files) for the flags of a command."""
-    from slurmwrap.install import workflow
+    from slurmwrap.install import install_workflow
 
-    where = workflow.ground(
+    where = install_workflow.ground(
         given["root"], given["manifest"], reconfigure=not given["no_reconfigure"], systemd=not given["no_systemd"],
         slurm_conf=given["slurm_conf"],
     )  # fmt: skip
     asked = {**given, "units": "" if given["no_systemd"] else given["unit_dir"], "slurm_conf": None}
-    where, made = workflow.make(where, asked, given["shared"].rstrip("/"), given["slurm_conf"], given["slurm_release"])
-    return where, made, workflow.target_nodes(where, given["nodes"], made)
+    where, made = install_workflow.make(
+        where, asked, given["shared"].rstrip("/"), given["slurm_conf"], given["slurm_release"]
+    )
+    return where, made, install_workflow.target_nodes(where, given["nodes"], made)
 
 
 def _read_installed(root: Path, manifest: Path, *, systemd: bool, reconfigure: bool = True) -> Any:
     """The ground of what is installed. SlurmwrapError where nothing is."""
     from slurmwrap.fast_dataclasses import replace
-    from slurmwrap.install import workflow
+    from slurmwrap.install import install_workflow
     from slurmwrap.install.install_target import find_account
     from slurmwrap.install.safe_files import FileTree
 
-    where = workflow.ground(root, manifest, reconfigure=reconfigure, systemd=systemd)
+    where = install_workflow.ground(root, manifest, reconfigure=reconfigure, systemd=systemd)
     if where.manifest is None:
         raise SlurmwrapError(f"nothing is installed: there is no {manifest}", hint="`slurmwrap hooks install` does.")
     tree = where.system.tree

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from slurmwrap.config import Config, load
+from slurmwrap.config.load_config import Config, load
 from slurmwrap.console import Console
 from slurmwrap.errors import SlurmwrapError, UsageError
 from slurmwrap.fast_dataclasses import asdict

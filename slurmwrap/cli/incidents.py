@@ -13,18 +13,18 @@ import typer
 
 from slurmwrap.cli import list_options, terminal
 from slurmwrap.cli.record_access import RecordSource, place_of
-from slurmwrap.config import load
+from slurmwrap.config.load_config import load
 from slurmwrap.errors import RefusedError, UsageError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.json_output import format_json_document
 from slurmwrap.model.hostlist import fold
-from slurmwrap.model.run import Incident, JobRun
+from slurmwrap.model.job_run import Incident, JobRun
 from slurmwrap.policy.run_filter import RunFilter
 from slurmwrap.report import text_format
 from slurmwrap.report.fold_rows import fold_jobs
-from slurmwrap.store import queries
+from slurmwrap.store import list_queries
 from slurmwrap.store.database import Database
-from slurmwrap.store.published import read_published
+from slurmwrap.store.published_files import read_published
 from slurmwrap.store.serialize import to_json_dict
 
 # Characters of an id that are enough to name it.
@@ -77,7 +77,7 @@ def show(which: Which, as_json: list_options.AsJson = False) -> None:
     place = _of_site()
     one = _find_incident(which, _list_incidents(place, None))
     with Database.open(place.database, readonly=True) as database:
-        runs = queries.find_runs_of_incident(database, one.incident_id)
+        runs = list_queries.find_runs_of_incident(database, one.incident_id)
     if as_json:
         typer.echo(
             format_json_document(

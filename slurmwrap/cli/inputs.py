@@ -18,7 +18,7 @@ import typer
 
 from slurmwrap.cli import list_options, terminal
 from slurmwrap.cli.record_access import RecordSource, about_job, place_of
-from slurmwrap.config import load
+from slurmwrap.config.load_config import load
 from slurmwrap.errors import RefusedError, UsageError
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.host.read_user_file import read_inputs_as
@@ -29,7 +29,7 @@ from slurmwrap.policy.run_filter import RunFilter
 from slurmwrap.report import text_format
 from slurmwrap.report.fold_rows import drop_empty_columns, fold_names, group_alike
 from slurmwrap.store.database import Database
-from slurmwrap.store.published import read_published
+from slurmwrap.store.published_files import read_published
 from slurmwrap.store.user_state_files import UserState
 
 # The files that are blocked, as they are now: read with no more rights than the user has who is bound.

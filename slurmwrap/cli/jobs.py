@@ -14,14 +14,14 @@ import typer
 
 from slurmwrap.cli import list_options, terminal
 from slurmwrap.cli.record_access import RecordSource, place_of
-from slurmwrap.cli.run_queries import Jobs, find_jobs
+from slurmwrap.cli.run_selection import Jobs, find_jobs
 from slurmwrap.cli.slurm_lookup import find_records_of_cluster
 from slurmwrap.cli.why import account, checked, note, plain_story, say_notes, story_of_job
-from slurmwrap.config import load
+from slurmwrap.config.load_config import load
 from slurmwrap.errors import RefusedError, UsageError
 from slurmwrap.fast_dataclasses import asdict, replace
 from slurmwrap.json_output import format_json_document
-from slurmwrap.model.run import JobRun, LedgerReset
+from slurmwrap.model.job_run import JobRun, LedgerReset
 from slurmwrap.report import text_format
 from slurmwrap.report.job_report.job_report_text import format_job_report
 from slurmwrap.report.job_report.next_step import find_next_step

@@ -14,9 +14,9 @@ import typer
 
 from slurmwrap.errors import SlurmwrapError
 from slurmwrap.json_output import format_json_document
-from slurmwrap.lab.bringup import up as bring_up
 from slurmwrap.lab.lab_directories import LabDirectories
 from slurmwrap.lab.lab_spec import DEFAULT_BASE_PORT, LabSpec, cluster_of
+from slurmwrap.lab.lab_startup import up as bring_up
 from slurmwrap.lab.lab_state import append_kernel_line, environment_lines, text
 from slurmwrap.lab.lab_state import down as take_down
 from slurmwrap.lab.lab_state import status as read_status

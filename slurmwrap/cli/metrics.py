@@ -19,11 +19,11 @@ import typer
 
 from slurmwrap import __version__
 from slurmwrap.cli.record_access import place_of
-from slurmwrap.config import Config, load
+from slurmwrap.config.load_config import Config, load
 from slurmwrap.errors import SlurmwrapError, StoreError
 from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.package_files import shipped
 from slurmwrap.policy.node_score import compute_node_scores
-from slurmwrap.resources import shipped
 from slurmwrap.store.atomic_write import replace_file
 from slurmwrap.store.database import Database
 from slurmwrap.store.migrations import VERSION

@@ -16,12 +16,12 @@ import typer
 
 from slurmwrap.cli import list_options, terminal
 from slurmwrap.cli.record_access import RecordSource, place_of
-from slurmwrap.config import Config, Nodes, load
+from slurmwrap.config.load_config import Config, Nodes, load
 from slurmwrap.errors import RefusedError, SlurmError, UsageError
 from slurmwrap.fast_dataclasses import asdict, dataclass
+from slurmwrap.model.cluster import Node, NodeHealth
 from slurmwrap.model.decision import PlannedAction, SlurmAction, Verb
 from slurmwrap.model.hostlist import fold
-from slurmwrap.model.node import Node, NodeHealth
 from slurmwrap.policy.node_history import CLEARED, REPAIRED, NodeHistory, Repair
 from slurmwrap.policy.node_score import NodeScore, ScoreTerm, compute_node_scores
 from slurmwrap.policy.strikes import NodeStatus, standings
@@ -29,7 +29,7 @@ from slurmwrap.report import text_format
 from slurmwrap.report.fold_rows import fold_jobs, group_alike
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store.database import Database
-from slurmwrap.store.published import FAULTS, PERMIT, read_published, read_trusted
+from slurmwrap.store.published_files import FAULTS, PERMIT, read_published, read_trusted
 
 
 # What `slurmwrap nodes gate` shows: the files that the reconciler writes for the nodes' Prolog gate. Read-only.

@@ -15,7 +15,7 @@ import typer
 
 from slurmwrap.cli import list_options, terminal
 from slurmwrap.cli.record_access import about_job, place_of
-from slurmwrap.config import find_user_state_dir, load
+from slurmwrap.config.load_config import find_user_state_dir, load
 from slurmwrap.console import Console
 from slurmwrap.errors import SlurmError, SlurmwrapError, UsageError
 from slurmwrap.fast_dataclasses import dataclass, replace

@@ -14,9 +14,9 @@ from typing import Annotated
 
 import typer
 
-from slurmwrap import config as configuration
 from slurmwrap.cli.metrics import Round
-from slurmwrap.config import Config
+from slurmwrap.config import load_config as configuration
+from slurmwrap.config.load_config import Config
 from slurmwrap.console import Console
 from slurmwrap.errors import SlurmwrapError, StoreError, UsageError
 from slurmwrap.fast_dataclasses import replace
@@ -27,7 +27,7 @@ from slurmwrap.reconcile import PassSummary, Services, event_log, reconcile_once
 from slurmwrap.reconcile import watch as watch_slurm
 from slurmwrap.reconcile.event_log import Event, EventKind, EventLog
 from slurmwrap.reconcile.wire_adapters import site_edges, user_edges
-from slurmwrap.slurm.adapter import choose
+from slurmwrap.slurm.choose_adapter import choose
 from slurmwrap.store import retention
 from slurmwrap.store.database import Database
 from slurmwrap.store.user_state_files import DATABASE

@@ -11,13 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from slurmwrap.config import Config, find_user_state_dir
+from slurmwrap.config.load_config import Config, find_user_state_dir
 from slurmwrap.errors import StoreError
 from slurmwrap.fast_dataclasses import dataclass, field, replace
 from slurmwrap.host.munge import open_sealed
 from slurmwrap.model.decision import BlockedInput
-from slurmwrap.model.observation import Context, Observation
-from slurmwrap.model.run import (
+from slurmwrap.model.job_run import (
     ActionRecord,
     Incident,
     JobRun,
@@ -26,11 +25,12 @@ from slurmwrap.model.run import (
     QueueDelay,
     StrikeRecord,
 )
+from slurmwrap.model.observation import Context, Observation
 from slurmwrap.model.submission import Submission
-from slurmwrap.store import queries
+from slurmwrap.store import list_queries
 from slurmwrap.store.database import Database
 from slurmwrap.store.deserialize import record_from_json
-from slurmwrap.store.published import Unseal, list_trusted_uids, parse_published, read_why
+from slurmwrap.store.published_files import Unseal, list_trusted_uids, parse_published, read_why
 from slurmwrap.store.spool_reader import MAX_ENTRIES, PlainSpool
 from slurmwrap.store.user_state_files import UserState
 
@@ -113,7 +113,7 @@ def of_period(place: RecordSource, since: float) -> JobRecords:
 
 def _of_job(database: Database, address: str, number: int) -> JobRecords:
     submissions = database.submissions_of(number)
-    found = [*database.attempts_of(address), *queries.find_runs_of_id(database, number)]
+    found = [*database.attempts_of(address), *list_queries.find_runs_of_id(database, number)]
     # Asked by the pre-run's id: the real job is the story.
     if "_" not in address:
         found += [run for s in submissions if s.job_id != number for run in database.attempts_of(str(s.job_id))]

@@ -24,7 +24,7 @@ from slurmwrap import __version__
 from slurmwrap.cli import terminal
 from slurmwrap.cli.list_options import nothing_is_garbage
 from slurmwrap.cli.record_access import JobRecords, RecordSource, of_period, place_of
-from slurmwrap.config import Config, load
+from slurmwrap.config.load_config import Config, load
 from slurmwrap.errors import RefusedError, SlurmError, StoreError, UsageError
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.report.build_report import build
@@ -34,7 +34,7 @@ from slurmwrap.report.night_report import NightReport
 from slurmwrap.report.report_page import Page
 from slurmwrap.report.user_report import own_report
 from slurmwrap.slurm.commands import SlurmCommands
-from slurmwrap.store import schema
+from slurmwrap.store import record_rows
 from slurmwrap.store.atomic_write import write_output_file
 from slurmwrap.store.database import Database
 from slurmwrap.store.report_figures import DETAIL_S, open_in_memory, read
@@ -87,14 +87,14 @@ def _open_database(place: RecordSource, period: Period) -> Iterator[tuple[Databa
 def of_records(known: JobRecords) -> Database:
     """A database in memory of what someone may know."""
     return open_in_memory(
-        (schema.ATTEMPTS, known.attempts),
-        (schema.PRERUNS, known.preruns),
-        (schema.SUBMISSIONS, known.submissions),
-        (schema.ACTIONS, known.actions),
-        (schema.STRIKES, known.strikes),
-        (schema.BLOCKED_INPUTS, known.blocked),
-        (schema.INCIDENTS, known.incidents),
-        (schema.DELAYS, known.delays),
+        (record_rows.ATTEMPTS, known.attempts),
+        (record_rows.PRERUNS, known.preruns),
+        (record_rows.SUBMISSIONS, known.submissions),
+        (record_rows.ACTIONS, known.actions),
+        (record_rows.STRIKES, known.strikes),
+        (record_rows.BLOCKED_INPUTS, known.blocked),
+        (record_rows.INCIDENTS, known.incidents),
+        (record_rows.DELAYS, known.delays),
     )
 
 
@@ -456,7 +456,7 @@ def report(
       slurmwrap report --json | jq .headline
       slurmwrap report --mail admins@example.org
     """
-    from slurmwrap.cli.reconcile_first import look_first
+    from slurmwrap.cli.reconcile_user_jobs import look_first
     from slurmwrap.report.headline import build_page
 
     output = _find_output_place(file, output)

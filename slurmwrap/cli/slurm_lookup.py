@@ -7,18 +7,18 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from slurmwrap.cli.record_access import JobRecords, RecordSource, about_job, of_cluster
-from slurmwrap.config import Config
+from slurmwrap.config.load_config import Config
 from slurmwrap.diagnosis.build_evidence import join
 from slurmwrap.diagnosis.classifier import make_classifier
 from slurmwrap.errors import SlurmError, SlurmwrapError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.host.read_user_file import UserLogs
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.run import JobRun
+from slurmwrap.model.job_run import JobRun
 from slurmwrap.policy.run_from_slurm import record_of
 from slurmwrap.report.job_report.timeline import JobTimeline, build_timeline
-from slurmwrap.slurm.accounting import Sacct
 from slurmwrap.slurm.commands import SlurmCommands
+from slurmwrap.slurm.sacct import Sacct
 
 
 def unrecorded(address: str, config: Config, environ: Mapping[str, str], uid: int | None) -> tuple[JobRun, ...]:

@@ -19,13 +19,13 @@ import typer
 
 from slurmwrap.cli import list_options, terminal
 from slurmwrap.cli.record_access import RecordSource, place_of
-from slurmwrap.config import Config, find_user_state_dir, load
+from slurmwrap.config.load_config import Config, find_user_state_dir, load
 from slurmwrap.errors import RefusedError, StoreError
 from slurmwrap.fast_dataclasses import asdict, dataclass
 from slurmwrap.report import text_format
 from slurmwrap.slurm.response_cache import find_cache_folder
 from slurmwrap.store.database import Database
-from slurmwrap.store.queries import forget_rejected_entries
+from slurmwrap.store.list_queries import forget_rejected_entries
 from slurmwrap.store.spool_reader import MAX_ENTRIES, REJECTED
 from slurmwrap.store.user_state_files import SPOOL
 

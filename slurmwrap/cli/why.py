@@ -13,11 +13,11 @@ from typing import Annotated
 import typer
 
 from slurmwrap.cli import terminal
-from slurmwrap.cli.reconcile_first import look_first
+from slurmwrap.cli.reconcile_user_jobs import look_first
 from slurmwrap.cli.record_access import JobRecords, RecordSource, about_job, place_of
-from slurmwrap.cli.run_queries import last_failed
+from slurmwrap.cli.run_selection import last_failed
 from slurmwrap.cli.slurm_lookup import cluster_here, find_records_of_cluster, unrecorded
-from slurmwrap.config import Config, load
+from slurmwrap.config.load_config import Config, load
 from slurmwrap.errors import SlurmError, SlurmwrapError, UsageError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.json_output import format_json_document

@@ -6,8 +6,8 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from slurmwrap.config import Config, WrongKey, merge
 from slurmwrap.config.config_errors import list_sections, place
+from slurmwrap.config.load_config import Config, WrongKey, merge
 
 
 def find_mistakes(path: str, text: str) -> tuple[str, ...]:

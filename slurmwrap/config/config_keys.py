@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Any
 
-from slurmwrap.config import NOUNS, make_variable_name
 from slurmwrap.config.config_sections import BOUNDS, CHOICES, Config
+from slurmwrap.config.load_config import NOUNS, make_variable_name
 from slurmwrap.fast_dataclasses import dataclass
 
 # The sentences of the configuration: section → key → (who reads it, unit, what it is for). A table, and nothing else.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from slurmwrap.config import Config, Layer, make_variable_name, merge, read_layers
 from slurmwrap.config.config_errors import list_sections, place
 from slurmwrap.config.config_keys import Key, get_value, list_keys
+from slurmwrap.config.load_config import Config, Layer, make_variable_name, merge, read_layers
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.nearest_name import find_nearest
 

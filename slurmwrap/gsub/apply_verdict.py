@@ -13,7 +13,7 @@ from slurmwrap.fast_dataclasses import asdict, dataclass, replace
 from slurmwrap.gsub.planning_inputs import find_known_profile, keep, read_planning_facts
 from slurmwrap.gsub.waiting_job import has_user_changed_start_time, is_as_given, start_action
 from slurmwrap.model.decision import SlurmAction, Verb
-from slurmwrap.model.run import PrerunRecord
+from slurmwrap.model.job_run import PrerunRecord
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.placement.plan_placement import plan
 from slurmwrap.placement.retune import make_retune_actions, undo
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from slurmwrap.model.job_record import JobRecord
     from slurmwrap.model.placement_plan import PlacementPlan
     from slurmwrap.model.resource_profile import ResourceProfile
-    from slurmwrap.sbatch.request import JobRequest
+    from slurmwrap.sbatch.job_request import JobRequest
 
 
 # Between two questions while the controller is away: a restart takes less, and a gated job waits for our word alone.

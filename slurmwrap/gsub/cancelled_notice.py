@@ -19,12 +19,12 @@ from slurmwrap.model.decision import Verb
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.sbatch.array_indices import parse_indices
 from slurmwrap.slurm.squeue_parser import resolve_output
-from slurmwrap.store.news import News, leave_news
+from slurmwrap.store.job_notices import News, leave_news
 
 if TYPE_CHECKING:
     from slurmwrap.gsub.apply_verdict import HeldJob
-    from slurmwrap.model.run import PrerunRecord
-    from slurmwrap.sbatch.request import JobRequest
+    from slurmwrap.model.job_run import PrerunRecord
+    from slurmwrap.sbatch.job_request import JobRequest
 
 _MAIL_S = 10.0
 # For these Slurm itself mails that a waiting job was cancelled (22.05, measured).

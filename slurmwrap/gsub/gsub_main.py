@@ -11,8 +11,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from slurmwrap import config as configuration
 from slurmwrap import timing
+from slurmwrap.config import load_config as configuration
 from slurmwrap.console import Console
 from slurmwrap.errors import (
     NoSlurmConf,
@@ -28,8 +28,9 @@ from slurmwrap.errors import (
 from slurmwrap.gsub import process_env
 from slurmwrap.gsub.exec_sbatch import exec_sbatch, refill_pipe
 from slurmwrap.sbatch.command_line import Names, add_plugin_names, parse_own_options, select_words_for_sbatch
-from slurmwrap.sbatch.options import MAKING
-from slurmwrap.sbatch.parse import parse_request
+from slurmwrap.sbatch.job_request import JobRequest
+from slurmwrap.sbatch.option_table import MAKING
+from slurmwrap.sbatch.parse_request import parse_request
 from slurmwrap.sbatch.passthrough import (
     find_passthrough_reason,
     find_prerun_reason,
@@ -39,12 +40,11 @@ from slurmwrap.sbatch.passthrough import (
     open_file,
     remove_outer_job,
 )
-from slurmwrap.sbatch.request import JobRequest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slurmwrap.model.verdict import Verdict
-    from slurmwrap.sbatch.options import SbatchOption
+    from slurmwrap.sbatch.option_table import SbatchOption
 
 HELP = """\
 gsub submits a GPU job as sbatch does, and looks after it: a bug is caught on one GPU before the cluster pays for it,

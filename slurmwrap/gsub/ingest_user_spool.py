@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
-from slurmwrap.config import Config
+from slurmwrap.config.load_config import Config
 from slurmwrap.console import Console
 from slurmwrap.errors import StoreError
 from slurmwrap.host.lock import hold_exclusive_lock

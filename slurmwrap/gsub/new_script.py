@@ -11,18 +11,19 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from slurmwrap import config as configuration
-from slurmwrap.config import Config, find_user_file
-from slurmwrap.config.paths import find_other_writers
+from slurmwrap.config import load_config as configuration
+from slurmwrap.config.config_paths import find_other_writers
+from slurmwrap.config.load_config import Config, find_user_file
 from slurmwrap.console import Console
 from slurmwrap.errors import ConfigError, ScriptError, SlurmError, SlurmwrapError, UnknownOption, UsageError
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.gsub import process_env
 from slurmwrap.gsub.prefetch import make_slurm_commands
-from slurmwrap.model.node import Snapshot
+from slurmwrap.model.cluster import Snapshot
 from slurmwrap.nearest_name import find_nearest
-from slurmwrap.resources import make_sandbox_environment, shipped
+from slurmwrap.package_files import make_sandbox_environment, shipped
 from slurmwrap.sbatch.command_line import CommandLine, build_names, parse_own_options, split_command_line
+from slurmwrap.sbatch.job_request import JobRequest
 from slurmwrap.sbatch.launch_templates import (
     TASKS,
     JobLayout,
@@ -35,9 +36,8 @@ from slurmwrap.sbatch.launch_templates import (
     list_submission_words,
     quote_for_bash,
 )
-from slurmwrap.sbatch.options import OWN_BY_NAME, SbatchOption
-from slurmwrap.sbatch.parse import parse_request
-from slurmwrap.sbatch.request import JobRequest
+from slurmwrap.sbatch.option_table import OWN_BY_NAME, SbatchOption
+from slurmwrap.sbatch.parse_request import parse_request
 
 # Launch templates: where they lie, what each is for, and a batch script made from one. Jinja2 is loaded here alone.
 #

@@ -9,7 +9,7 @@ from slurmwrap.slurm.site_topology import SiteRacks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slurmwrap.config import Config
+    from slurmwrap.config.load_config import Config
     from slurmwrap.console import Console
     from slurmwrap.slurm.response_cache import ResponseCache
 

@@ -10,9 +10,9 @@ from slurmwrap import timing
 from slurmwrap.digest import sha256_hex
 from slurmwrap.errors import SlurmError, StaticFailed
 from slurmwrap.fast_dataclasses import replace
-from slurmwrap.gsub import preflight
+from slurmwrap.gsub import refusals
 from slurmwrap.gsub.planning_inputs import find_known_profile, keep, read_planning_facts
-from slurmwrap.gsub.preflight import find_blocked_inputs, find_impossible_request, find_repeated_failures
+from slurmwrap.gsub.refusals import find_blocked_inputs, find_impossible_request, find_repeated_failures
 from slurmwrap.gsub.submit_context import PreparedJob, SubmitContext
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.model.limits import Quotas
@@ -22,17 +22,17 @@ from slurmwrap.placement.plan_placement import plan
 from slurmwrap.prerun.code_fingerprint import SETTINGS
 from slurmwrap.prerun.static.impossible_requests import request_findings
 from slurmwrap.profiling.profile_key import compute_fingerprint, compute_sweep_group, derive_key, derive_variant
-from slurmwrap.sbatch.request import JobRequest, OptionChange
+from slurmwrap.sbatch.job_request import JobRequest, OptionChange
 from slurmwrap.sbatch.rewrite import render
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slurmwrap.gsub.submit_context import SubmitContext
+    from slurmwrap.model.cluster import Snapshot
     from slurmwrap.model.job_record import JobRecord
-    from slurmwrap.model.node import Snapshot
     from slurmwrap.model.resource_profile import ResourceProfile
     from slurmwrap.model.verdict import Verdict
-    from slurmwrap.sbatch.request import JobRequest
+    from slurmwrap.sbatch.job_request import JobRequest
 
 
 # Slurm's own options and pyxis' that put the batch script, and so a pre-run's, into a container.
@@ -86,7 +86,7 @@ def prepare(request: JobRequest, desk: SubmitContext) -> PreparedJob:
     timing.reached("plan")
     retry = desk.config.retry.default if request.own.retry is None else request.own.retry
     added = _retry_wishes(request) if retry and not request.hetjob else ()
-    around = preflight.find_incident_warnings(desk.published, request, chosen, inputs, snapshot, desk.clock.now())
+    around = refusals.find_incident_warnings(desk.published, request, chosen, inputs, snapshot, desk.clock.now())
     return PreparedJob(
         request=request,
         batch=render(request, chosen.lines, added=added),

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TypeVar
 
-from slurmwrap import config as configuration
+from slurmwrap.config import load_config as configuration
 from slurmwrap.console import Console
 from slurmwrap.diagnosis.classifier import make_classifier
 from slurmwrap.errors import SlurmError, SlurmUnreachable
@@ -28,8 +28,8 @@ from slurmwrap.gsub.prerun_sharing import GROUP
 from slurmwrap.gsub.submit import clean_up_preruns, open_desk
 from slurmwrap.gsub.submit_context import SubmitContext
 from slurmwrap.gsub.waiting_job import JobIdentity, read_job_identity, start_action
+from slurmwrap.model.job_run import PrerunRecord
 from slurmwrap.model.placement_plan import PlacementPlan
-from slurmwrap.model.run import PrerunRecord
 from slurmwrap.model.trial_result import TrialProgress
 from slurmwrap.model.verdict import Outcome, Verdict, verdict_to_json
 from slurmwrap.prerun.trial.supervisor import run_trial
@@ -38,7 +38,7 @@ from slurmwrap.prerun.verdict.failed_commands import describe_failed_commands
 from slurmwrap.prerun.verdict.judge_trial import judge
 from slurmwrap.protocols import Slurm
 from slurmwrap.sbatch.eligibility import DELAYED_NOW
-from slurmwrap.sbatch.request import JobRequest
+from slurmwrap.sbatch.job_request import JobRequest
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store import prerun_registry
 from slurmwrap.store.atomic_write import replace_file

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slurmwrap import resources
+from slurmwrap import package_files
 from slurmwrap.errors import SlurmError, StoreError
 from slurmwrap.fast_dataclasses import asdict, dataclass
 from slurmwrap.gsub.prepare import make_static_verdict
@@ -48,10 +48,10 @@ from slurmwrap.store import prerun_registry
 from slurmwrap.store.serialize import to_json_dict
 
 if TYPE_CHECKING:
-    from slurmwrap.config import Prerun
+    from slurmwrap.config.load_config import Prerun
     from slurmwrap.console import Console
-    from slurmwrap.model.node import Node
-    from slurmwrap.sbatch.request import JobRequest
+    from slurmwrap.model.cluster import Node
+    from slurmwrap.sbatch.job_request import JobRequest
 
 # What no wait can fix: Slurm's words for a request that no node, partition or account of the cluster fits.
 _NEVER = re.compile(
@@ -193,7 +193,7 @@ def make_trial(prepared: PreparedJob, job_id: int | None, release_at: str, *, de
     if exported := request.value("export-file"):
         _write(directory / "environment", make_export_file(Path(exported).read_bytes(), environ))
         options = (*options, f"--export-file={directory / 'environment'}")
-    wrapper = resources.shipped("templates") / "prerun" / "wrapper.sh"
+    wrapper = package_files.shipped("templates") / "prerun" / "wrapper.sh"
     call = SbatchCall(options=("--parsable", *options), script_path=str(wrapper), environ=environ)
     return TrialJob(call=call, directory=str(directory))
 
@@ -221,7 +221,7 @@ def run_prerun_first(
 
     from slurmwrap.gsub.follow_prerun import follow
 
-    # A submission goes without (gsub/start.py), but this may take hours.
+    # A submission goes without (gsub/gsub_script.py), but this may take hours.
     gc.enable()
     alone = prepared.prerun == "only"
     # A refused plan is no reason to refuse the job.

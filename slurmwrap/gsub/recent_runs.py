@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 
-from slurmwrap.config import find_state_dir
+from slurmwrap.config.load_config import find_state_dir
 from slurmwrap.errors import StoreError
 from slurmwrap.escape import visible
 from slurmwrap.store.user_state_files import UserState

@@ -15,12 +15,12 @@ from slurmwrap.model.placement_plan import PLACING, PlacementPlan
 from slurmwrap.profiling.profile_key import derive_variant
 from slurmwrap.protocols import SbatchCall, SbatchResult
 from slurmwrap.sbatch.command_line import add_plugin_names, remove_quiet
-from slurmwrap.sbatch.request import BatchScript, JobRequest, OptionChange
+from slurmwrap.sbatch.job_request import BatchScript, JobRequest, OptionChange
 from slurmwrap.sbatch.rewrite import list_submitted_options, render
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slurmwrap.config import Config
+    from slurmwrap.config.load_config import Config
     from slurmwrap.gsub.submit_context import PreparedJob, SubmitContext
     from slurmwrap.model.submission import Submission
 

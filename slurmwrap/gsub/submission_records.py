@@ -13,8 +13,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from slurmwrap.config import SiteSection
-    from slurmwrap.model.run import PrerunRecord
+    from slurmwrap.config.load_config import SiteSection
+    from slurmwrap.model.job_run import PrerunRecord
     from slurmwrap.model.submission import Submission
 
     # A site that listens; once.

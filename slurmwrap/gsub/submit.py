@@ -14,7 +14,7 @@ from contextlib import suppress
 from itertools import islice
 
 from slurmwrap import timing
-from slurmwrap.config import Config, find_state_dir
+from slurmwrap.config.load_config import Config, find_state_dir
 from slurmwrap.errors import PrerunFailed, SlurmwrapError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.gsub import process_env
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from slurmwrap.gsub.submit_context import PreparedJob, SubmitResult, TrialJob
     from slurmwrap.model.finding import Finding
     from slurmwrap.protocols import SbatchResult
-    from slurmwrap.sbatch.request import JobRequest
+    from slurmwrap.sbatch.job_request import JobRequest
 
 
 _LISTED = 2000  # names of one directory
@@ -119,7 +119,7 @@ def _report_news(request: JobRequest, desk: SubmitContext, voice: Console) -> No
     memory = desk.memory
     if not isinstance(memory, UserStateStore) or not os.path.exists(memory.news) or _is_terse(request):
         return
-    from slurmwrap.store.news import take_news
+    from slurmwrap.store.job_notices import take_news
 
     told, in_all = take_news(memory.state.place, _NEWS)
     for one in told:
@@ -354,7 +354,7 @@ def _read_published(config: Config, state: UserState, uid: int) -> Published:
     """What the site says, less the user's own inputs that they freed since (`slurmwrap inputs clear`)."""
     if not config.site.published:
         return Published()
-    from slurmwrap.store.published import list_trusted_uids, read_published
+    from slurmwrap.store.published_files import list_trusted_uids, read_published
 
     found = read_published(config.site.published, list_trusted_uids(config)) or Published()
     if not any(block.uid == uid for block in found.blocked):

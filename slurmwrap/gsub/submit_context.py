@@ -9,14 +9,14 @@ from slurmwrap.protocols import Published
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slurmwrap.config import Config
+    from slurmwrap.config.load_config import Config
+    from slurmwrap.model.cluster import Snapshot
     from slurmwrap.model.finding import Finding
     from slurmwrap.model.limits import Quotas
-    from slurmwrap.model.node import Snapshot
     from slurmwrap.model.placement_plan import PlacementPlan
     from slurmwrap.model.resource_profile import ResourceProfile
     from slurmwrap.protocols import Clock, Memory, SbatchCall, SbatchResult, Slurm
-    from slurmwrap.sbatch.request import BatchScript, JobRequest, OptionChange
+    from slurmwrap.sbatch.job_request import BatchScript, JobRequest, OptionChange
     from slurmwrap.store.prerun_registry import PrerunRegistry
 
 

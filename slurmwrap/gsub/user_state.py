@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from slurmwrap.config import Config
+    from slurmwrap.config.load_config import Config
     from slurmwrap.gsub.submission_records import Tell
     from slurmwrap.model.decision import BlockedInput
+    from slurmwrap.model.job_run import JobRun, PrerunRecord
     from slurmwrap.model.past_failure import PastFailure
     from slurmwrap.model.resource_profile import ResourceProfile
-    from slurmwrap.model.run import JobRun, PrerunRecord
     from slurmwrap.model.submission import Submission
     from slurmwrap.store.user_state_files import UserState
 
@@ -82,7 +82,7 @@ class UserStateStore:
         of these."""
         if not self.config.site.published:
             return ()
-        from slurmwrap.store.published import has_published, list_trusted_uids
+        from slurmwrap.store.published_files import has_published, list_trusted_uids
 
         ids, directory = self.state.submitted_ids(script_sha256, fingerprint), self.config.site.published
         if len(ids) < least or not has_published(directory, ids):
@@ -162,7 +162,7 @@ class UserStateStore:
 
     @property
     def news(self) -> str:
-        """There when a pre-run cancelled a job and no call has reported it (store/news.py)."""
+        """There when a pre-run cancelled a job and no call has reported it (store/job_notices.py)."""
         return f"{self.state.place}/news"
 
     def trial_dir(self) -> str:

@@ -11,7 +11,7 @@ from slurmwrap.sbatch.begin import parse_begin_time, select_later_begin
 
 if TYPE_CHECKING:
     from slurmwrap.model.job_record import JobRecord
-    from slurmwrap.sbatch.request import JobRequest
+    from slurmwrap.sbatch.job_request import JobRequest
 
 
 # The controller's clock and ours.

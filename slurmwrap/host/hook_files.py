@@ -24,7 +24,7 @@ from slurmwrap import __version__
 from slurmwrap.errors import SlurmwrapError
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.host.run_command import run
-from slurmwrap.resources import shipped
+from slurmwrap.package_files import shipped
 from slurmwrap.store.atomic_write import replace_file
 
 MAIN = "import sys\n\nfrom node_hooks.hook_main import main\n\nsys.exit(main(sys.argv))\n"

@@ -11,7 +11,7 @@ from typing import Any
 
 from slurmwrap.model.decision import InputRead
 from slurmwrap.model.evidence import LogTail
-from slurmwrap.model.run import JobRun
+from slurmwrap.model.job_run import JobRun
 from slurmwrap.node_hooks import deadline_child, log_tails, step_counts, user_files
 from slurmwrap.node_hooks.user_files import may_become
 from slurmwrap.prerun.static import file_formats, job_inputs

@@ -15,10 +15,10 @@ from slurmwrap.install.apply_plan import System
 from slurmwrap.install.compose_hooks import select_node_lines
 from slurmwrap.install.copy_to_nodes import NOT_SEEN, NodePayload, NodeResult, group_by_reason, send
 from slurmwrap.install.install_target import InstallTarget, find_account
+from slurmwrap.install.install_workflow import ALL, NONE, InstallContext, all_nodes, settled_nodes
 from slurmwrap.install.manifest import INSTALLED, REMOVED, Manifest, digest
 from slurmwrap.install.plan_installation import InstallationPlan, read_configuration
 from slurmwrap.install.slurm_conf import Edit, holds, list_other_controllers
-from slurmwrap.install.workflow import ALL, NONE, InstallContext, all_nodes, settled_nodes
 from slurmwrap.model import hostlist
 
 OK, WARN, FAIL = "ok", "warn", "fail"

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from slurmwrap.errors import SlurmError
 from slurmwrap.fast_dataclasses import dataclass, replace
+from slurmwrap.model.cluster import Node
 from slurmwrap.model.decision import SlurmAction, Verb
-from slurmwrap.model.node import Node
 from slurmwrap.node_hooks import unpack_hooks
 from slurmwrap.protocols import Clock, SbatchCall, Slurm
 

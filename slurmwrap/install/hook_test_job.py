@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.model.node import Node
+from slurmwrap.model.cluster import Node
 from slurmwrap.model.observation import Context, Observation, RejectedEntry, SpoolEntry
 from slurmwrap.protocols import Clock, SbatchCall, Slurm
 

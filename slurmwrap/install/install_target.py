@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from slurmwrap.config import Config
+from slurmwrap.config.load_config import Config
 from slurmwrap.errors import SlurmwrapError, UsageError
 from slurmwrap.fast_dataclasses import asdict, dataclass
 from slurmwrap.host.hook_files import InstalledHookSettings

@@ -28,7 +28,7 @@ from slurmwrap.install.slurm_conf import (
     settings_of,
     stripped,
 )
-from slurmwrap.resources import shipped
+from slurmwrap.package_files import shipped
 
 
 # Whether a site has SPANK plugins: they may have a prolog and an epilog, to which Slurm applies the hooks' timeout.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slurmwrap.resources import make_template_environment
+from slurmwrap.package_files import make_template_environment
 
 if TYPE_CHECKING:
     from slurmwrap.install.install_target import InstallTarget

@@ -13,6 +13,7 @@ from slurmwrap.install import systemd_units
 from slurmwrap.install.apply_plan import System, reconfigure_slurm, run_systemctl, write_change
 from slurmwrap.install.compose_hooks import PROGRAMS
 from slurmwrap.install.copy_to_nodes import STILL_NAMED, NodePayload, NodeResult, send
+from slurmwrap.install.install_workflow import ALL, NONE, InstallContext, all_nodes, settled_nodes
 from slurmwrap.install.manifest import (
     REMOVED,
     REMOVING,
@@ -25,7 +26,6 @@ from slurmwrap.install.manifest import (
 from slurmwrap.install.plan_installation import FileChange
 from slurmwrap.install.safe_files import FileTree
 from slurmwrap.install.slurm_conf import BEGIN, holds, reverted
-from slurmwrap.install.workflow import ALL, NONE, InstallContext, all_nodes, settled_nodes
 from slurmwrap.model import hostlist
 
 _DATA = ("spool", "published", "state_dir")

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from slurmwrap.config import RULES
+from slurmwrap.config.load_config import RULES
 from slurmwrap.errors import LabError
 from slurmwrap.lab.lab_directories import LabDirectories
 from slurmwrap.lab.lab_spec import LabSpec
-from slurmwrap.resources import make_template_environment
+from slurmwrap.package_files import make_template_environment
 
 CGROUP_DISABLED_SINCE = (23, 2)
 OLDEST_RELEASE = (22, 5)

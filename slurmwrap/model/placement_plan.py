@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.sbatch.request import OptionChange
+from slurmwrap.sbatch.job_request import OptionChange
 
 # What a plan may set and what is loosened of it: scontrol's key for a waiting job -> sbatch's option.
 OPTION_OF = {

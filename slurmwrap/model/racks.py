@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from slurmwrap.errors import ConfigError
 from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.model.cluster import Node
 from slurmwrap.model.hostlist import expand, fold
-from slurmwrap.model.node import Node
 from slurmwrap.model.topology import Domain, Topology
 
 # Names in a remark; the rest is counted.

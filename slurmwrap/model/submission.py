@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from slurmwrap.fast_dataclasses import dataclass, field
 from slurmwrap.model.finding import Finding
-from slurmwrap.sbatch.request import ResourceShape
+from slurmwrap.sbatch.job_request import ResourceShape
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from slurmwrap.fast_dataclasses import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slurmwrap.model.node import Node, Partition, Reservation, Snapshot
+    from slurmwrap.model.cluster import Node, Partition, Reservation, Snapshot
     from slurmwrap.model.topology import Topology
     from slurmwrap.placement.resource_units import ResourceUnits
-    from slurmwrap.sbatch.request import JobRequest
+    from slurmwrap.sbatch.job_request import JobRequest
 
 _SIMPLE_FEATURE = r"(?a)[A-Za-z0-9._-]+"
 # With one of these we cannot report which nodes may run the job.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from slurmwrap.config import Tuning
+from slurmwrap.config.load_config import Tuning
 from slurmwrap.fast_dataclasses import dataclass, replace
-from slurmwrap.model.node import Node
+from slurmwrap.model.cluster import Node
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.model.resource_profile import SpeedPoint as SpeedPoint
 from slurmwrap.placement.throughput import list_speed_points
@@ -14,7 +14,7 @@ from slurmwrap.placement.tuning_bounds import (
     compute_least_cpus,
     compute_least_mem_mib,
 )
-from slurmwrap.sbatch.request import MemUnit, ResourceShape
+from slurmwrap.sbatch.job_request import MemUnit, ResourceShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

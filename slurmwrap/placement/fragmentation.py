@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import ceil
 
+from slurmwrap.model.cluster import Node, Snapshot
 from slurmwrap.model.hostlist import names_in
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.node import Node, Snapshot
-from slurmwrap.sbatch.request import GpuUnit, ResourceShape
+from slurmwrap.sbatch.job_request import GpuUnit, ResourceShape
 
 _PER_NODE = frozenset((GpuUnit.GRES, GpuUnit.PER_NODE, GpuUnit.PER_SOCKET))
 

@@ -19,12 +19,12 @@ from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.decision import DRAIN_PREFIX
 from slurmwrap.model.hostlist import expand, fold
 from slurmwrap.placement.candidates import CandidateNodes, has_opaque_node_choice
-from slurmwrap.sbatch.request import JobRequest, OptionChange
+from slurmwrap.sbatch.job_request import JobRequest, OptionChange
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slurmwrap.config import Config
-    from slurmwrap.model.node import Node, NodeHealth, NodeLoad
+    from slurmwrap.config.load_config import Config
+    from slurmwrap.model.cluster import Node, NodeHealth, NodeLoad
     from slurmwrap.model.resource_profile import ResourceProfile
     from slurmwrap.placement.resource_units import ResourceUnits
 

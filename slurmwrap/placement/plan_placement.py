@@ -37,17 +37,17 @@ from slurmwrap.placement.slurm_options import (
     ask_for_nodes,
     ask_for_one_domain,
 )
-from slurmwrap.sbatch.request import CpuUnit, JobRequest, MemUnit, OptionChange
+from slurmwrap.sbatch.job_request import CpuUnit, JobRequest, MemUnit, OptionChange
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slurmwrap.config import Config
-    from slurmwrap.model.node import Node, NodeHealth, Snapshot
+    from slurmwrap.config.load_config import Config
+    from slurmwrap.model.cluster import Node, NodeHealth, Snapshot
     from slurmwrap.model.resource_profile import ResourceProfile
     from slurmwrap.placement.candidates import CandidateNodes, NodeSlot
     from slurmwrap.placement.locality import NodeChoice
     from slurmwrap.placement.tuning import TunedRequestPlan
-    from slurmwrap.sbatch.request import JobRequest, OptionChange
+    from slurmwrap.sbatch.job_request import JobRequest, OptionChange
 
 
 # The ordered levels of what a job insists on, with their deadlines and the updates that loosen them.

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.model.limits import NO_LIMITS, Association, Limits, Qos, Quotas, strictest
 from slurmwrap.placement.tuning_bounds import Bounds, compute_asked_cpus_per_gpu, compute_asked_mem_mib_per_gpu
-from slurmwrap.sbatch.request import JobRequest, MemUnit, ResourceShape
+from slurmwrap.sbatch.job_request import JobRequest, MemUnit, ResourceShape
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slurmwrap.model.node import Partition
+    from slurmwrap.model.cluster import Partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from slurmwrap.model.decision import SlurmAction, Verb
 from slurmwrap.model.hostlist import expand
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.placement_plan import OPTION_OF, Level, PlacementPlan
-from slurmwrap.sbatch.request import CpuUnit, MemUnit, ResourceShape
+from slurmwrap.sbatch.job_request import CpuUnit, MemUnit, ResourceShape
 
 # Slurm's reasons (squeue, %r) that name what was asked for, not what is busy: it could wait for ever.
 BLOCKED = re.compile(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import ceil
 
 from slurmwrap.fast_dataclasses import dataclass, replace
-from slurmwrap.sbatch.request import CpuUnit, GpuUnit, JobRequest, MemUnit, ResourceShape
+from slurmwrap.sbatch.job_request import CpuUnit, GpuUnit, JobRequest, MemUnit, ResourceShape
 
 # With one of these a task's CPUs are not what --cpus-per-task alone says.
 CPU_OPAQUE = (

@@ -27,7 +27,7 @@ from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.placement.allocation_options import share_of
 from slurmwrap.placement.demand import Allocation, JobDemand, Server
 from slurmwrap.placement.throughput import find_speed
-from slurmwrap.sbatch.request import CpuUnit, GpuUnit, JobRequest, MemUnit, OptionChange, ResourceShape
+from slurmwrap.sbatch.job_request import CpuUnit, GpuUnit, JobRequest, MemUnit, OptionChange, ResourceShape
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,17 +12,17 @@ from slurmwrap.placement.locality import (
     LocalityDelay,
     NodeChoice,
 )
-from slurmwrap.sbatch.options import BY_NAME
-from slurmwrap.sbatch.request import GpuUnit, JobRequest, OptionChange
+from slurmwrap.sbatch.job_request import GpuUnit, JobRequest, OptionChange
+from slurmwrap.sbatch.option_table import BY_NAME
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slurmwrap.config import Config
-    from slurmwrap.model.node import Node, NodeLoad, Snapshot
+    from slurmwrap.config.load_config import Config
+    from slurmwrap.model.cluster import Node, NodeLoad, Snapshot
     from slurmwrap.model.placement_plan import PlacementPlan
     from slurmwrap.placement.candidates import CandidateNodes
     from slurmwrap.placement.locality import LocalityDelay, NodeChoice
-    from slurmwrap.sbatch.request import JobRequest, OptionChange
+    from slurmwrap.sbatch.job_request import JobRequest, OptionChange
 
 
 # Option → level, its key.

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from math import ceil, inf
 
-from slurmwrap.config import Tuning
+from slurmwrap.config.load_config import Tuning
 from slurmwrap.fast_dataclasses import dataclass, field, replace
+from slurmwrap.model.cluster import Node
 from slurmwrap.model.limits import NO_LIMITS, Limits
-from slurmwrap.model.node import Node
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.placement.allocate import allocate
 from slurmwrap.placement.demand import (
@@ -32,12 +32,12 @@ from slurmwrap.placement.tuning_bounds import (
     get_tasks_per_node,
     make_least_node,
 )
-from slurmwrap.sbatch.request import CpuUnit, JobRequest, MemUnit, OptionChange, ResourceShape
+from slurmwrap.sbatch.job_request import CpuUnit, JobRequest, MemUnit, OptionChange, ResourceShape
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slurmwrap.config import Config
-    from slurmwrap.model.node import Node
+    from slurmwrap.config.load_config import Config
+    from slurmwrap.model.cluster import Node
     from slurmwrap.model.resource_profile import ResourceProfile
     from slurmwrap.placement.candidates import CandidateNodes
 

@@ -26,12 +26,12 @@ from math import ceil
 
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.model.resource_profile import IMPORTED, ResourceProfile
-from slurmwrap.sbatch.request import CpuUnit, MemUnit, ResourceShape
+from slurmwrap.sbatch.job_request import CpuUnit, MemUnit, ResourceShape
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slurmwrap.config import Config, Tuning
-    from slurmwrap.model.node import Node, Partition
+    from slurmwrap.config.load_config import Config, Tuning
+    from slurmwrap.model.cluster import Node, Partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from enum import Enum
 
 from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.model.cluster import Node
 from slurmwrap.model.decision import DRAIN_PREFIX, Verb
 from slurmwrap.model.hostlist import expand
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.node import Node
-from slurmwrap.model.run import ActionRecord, JobRun
+from slurmwrap.model.job_run import ActionRecord, JobRun
 from slurmwrap.policy.requeue import HELD_LAUNCH
 from slurmwrap.policy.strikes import Fleet, drained_by_us
 

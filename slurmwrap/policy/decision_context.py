@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from slurmwrap.config import Config
+from slurmwrap.config.load_config import Config
 from slurmwrap.fast_dataclasses import dataclass, field
+from slurmwrap.model.cluster import Partition
 from slurmwrap.model.evidence import Diagnosis
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.node import Partition
-from slurmwrap.model.run import JobRun
+from slurmwrap.model.job_run import JobRun
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.incident import Incident
 from slurmwrap.policy.retry_budget import Ledger

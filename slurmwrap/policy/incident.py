@@ -14,10 +14,10 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 
-from slurmwrap.config import Incidents
+from slurmwrap.config.load_config import Incidents
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
 from slurmwrap.fast_dataclasses import replace
-from slurmwrap.model.run import Incident, JobRun
+from slurmwrap.model.job_run import Incident, JobRun
 from slurmwrap.model.topology import Topology
 from slurmwrap.policy.retry_budget import compute_spread
 from slurmwrap.policy.run_from_slurm import submitted_id

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from slurmwrap.fast_dataclasses import dataclass, replace
+from slurmwrap.model.job_run import StrikeRecord
 from slurmwrap.model.observation import Context, Observation
-from slurmwrap.model.run import StrikeRecord
 
 REPAIRED, LIFTED, CLEARED = "repaired", "lifted", "cleared"
 # Lines of one run on one node that are kept, and characters of each.

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from slurmwrap.config import Nodes
+from slurmwrap.config.load_config import Nodes
 from slurmwrap.diagnosis.xid import XIDS, XidEvent, get_action, get_category, is_conclusive, parse_xids
 from slurmwrap.fast_dataclasses import dataclass, replace
-from slurmwrap.model.run import StrikeRecord
+from slurmwrap.model.job_run import StrikeRecord
 from slurmwrap.policy.node_history import CLEARED, Exposure, GpuFault, NodeFailure, NodeHistory, Repair
 
 OK, SUSPECT, LEMON = "ok", "suspect", "lemon"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import PurePosixPath
 
-from slurmwrap.config import Config
+from slurmwrap.config.load_config import Config
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.decision import GATE_PREFIX, PlannedAction, RetryDecision, SlurmAction, Verb
 from slurmwrap.model.evidence import Diagnosis
 from slurmwrap.model.hostlist import expand, fold
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.run import JobRun
+from slurmwrap.model.job_run import JobRun
 from slurmwrap.policy import decision_context
 from slurmwrap.policy.decision_context import DecisionContext
 

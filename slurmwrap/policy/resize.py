@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable
 
 from slurmwrap.diagnosis.build_evidence import compute_memory_limit_mib
+from slurmwrap.model.cluster import Partition
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.node import Partition
 
 # Over what progress says: it is never even.
 MARGIN = 1.2

@@ -14,11 +14,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 
-from slurmwrap.config import Retry
+from slurmwrap.config.load_config import Retry
 from slurmwrap.diagnosis.taxonomy import NO_SIGNATURE
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.evidence import Diagnosis
-from slurmwrap.model.run import JobRun, LedgerReset
+from slurmwrap.model.job_run import JobRun, LedgerReset
 from slurmwrap.policy.run_from_slurm import REQUEUED
 
 # States of a run that Slurm ended by preemption. A log that says so of a run that Slurm calls FAILED proves nothing.

@@ -1,6 +1,6 @@
 """Wanted: which runs a person asks to see, by the words of `slurmwrap history` and `slurmwrap jobs`. Pure.
 
-`matches` says it of a record; store/queries.py asks a database the same, so that what a large site keeps need not be
+`matches` tests a record; store/list_queries.py asks a database the same, so that what a large site keeps need not be
 read.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.model.run import JobRun
+from slurmwrap.model.job_run import JobRun
 
 # Categories of a judged run that did not fail.
 NO_FAILURES = ("success", "cancelled", "completed_with_error")

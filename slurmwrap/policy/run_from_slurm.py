@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.job_run import JobRun
 from slurmwrap.model.observation import Context, Observation
-from slurmwrap.model.run import JobRun
 from slurmwrap.model.submission import Submission
 
 if TYPE_CHECKING:

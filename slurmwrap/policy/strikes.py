@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from slurmwrap.config import Config
+from slurmwrap.config.load_config import Config
 from slurmwrap.fast_dataclasses import dataclass
+from slurmwrap.model.cluster import Node, NodeHealth, Snapshot
 from slurmwrap.model.decision import DRAIN_PREFIX, PlannedAction, SlurmAction, Strike, Verb
 from slurmwrap.model.evidence import Citation, Diagnosis
-from slurmwrap.model.node import Node, NodeHealth, Snapshot
-from slurmwrap.model.run import JobRun
+from slurmwrap.model.job_run import JobRun
 from slurmwrap.policy.node_history import NodeHistory
 from slurmwrap.policy.node_score import LEMON, OK, NodeScore, compute_node_scores
 

@@ -18,7 +18,7 @@ from slurmwrap.fast_dataclasses import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slurmwrap.sbatch.request import JobRequest
+    from slurmwrap.sbatch.job_request import JobRequest
 
 # Options that change what Slurm does with the job, not what the program does on one GPU.
 _WITHOUT_EFFECT = frozenset(

@@ -10,7 +10,7 @@ The key's SubmitTime is remembered while the run is seen; Slurm overwrites it wi
 policy/run_from_slurm.py for runs that were never seen).
 """
 
-from slurmwrap.reconcile.ingest import ingest
+from slurmwrap.reconcile.ingest_spool import ingest
 from slurmwrap.reconcile.reconcile_context import PassSummary, Scope, Services, SlurmJobs
 from slurmwrap.reconcile.reconcile_pass import reconcile_once, watch
 

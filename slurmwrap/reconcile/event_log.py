@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import Enum
 
-from slurmwrap.config import Config
+from slurmwrap.config.load_config import Config
 from slurmwrap.console import Console
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.host.journal import Fields, Journal, is_our_stderr
 from slurmwrap.model.decision import Verb
-from slurmwrap.model.run import ActionRecord, JobRun
+from slurmwrap.model.job_run import ActionRecord, JobRun
 from slurmwrap.report.text_format import visible
 
 IDENTIFIER = "slurmwrap"

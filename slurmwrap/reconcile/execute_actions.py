@@ -8,7 +8,7 @@ from slurmwrap.errors import SlurmError, SlurmUnreachable, SlurmwrapError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.decision import PlannedAction, SlurmAction, Verb
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.run import WAITING_RULES, ActionRecord, JobRun
+from slurmwrap.model.job_run import WAITING_RULES, ActionRecord, JobRun
 from slurmwrap.policy import action_status, requeue
 from slurmwrap.policy.action_status import ActionState
 from slurmwrap.policy.strikes import fleet_of

@@ -16,18 +16,18 @@ from slurmwrap.diagnosis.build_evidence import (
 from slurmwrap.diagnosis.taxonomy import CATEGORIES, NO_SIGNATURE
 from slurmwrap.errors import SlurmError
 from slurmwrap.fast_dataclasses import replace
+from slurmwrap.model.cluster import Partition
 from slurmwrap.model.decision import BlockedInput, InputRead, RetryDecision
 from slurmwrap.model.evidence import Diagnosis, Evidence, LogTail
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.node import Partition
+from slurmwrap.model.job_run import JobRun, QueueDelay
 from slurmwrap.model.observation import Context, Observation
-from slurmwrap.model.run import JobRun, QueueDelay
 from slurmwrap.model.submission import Submission
-from slurmwrap.policy.decide import decide
 from slurmwrap.policy.decision_context import DecisionContext, InputFailure
 from slurmwrap.policy.requeue import HELD_LAUNCH, is_held_launch
 from slurmwrap.policy.resize import time_cap_s
 from slurmwrap.policy.retry_budget import HOUR_S, ledger_of
+from slurmwrap.policy.retry_decision import decide
 from slurmwrap.policy.run_from_slurm import REQUEUED, completed_by_hooks, ended, remembered, speaks_for, submitted_id
 from slurmwrap.policy.strikes import Fleet, fleet_of, lost_node
 from slurmwrap.reconcile.open_incidents import find_incident

@@ -6,18 +6,18 @@ import pwd
 import time
 from collections.abc import Callable, Sequence
 
-from slurmwrap.config import Config
+from slurmwrap.config.load_config import Config
 from slurmwrap.diagnosis.taxonomy import get_title
 from slurmwrap.errors import StoreError
 from slurmwrap.fast_dataclasses import dataclass, field
 from slurmwrap.host.mail import Mailer
 from slurmwrap.model.gate_permit import Gate
-from slurmwrap.model.run import ActionRecord, JobRun
+from slurmwrap.model.job_run import ActionRecord, JobRun
 from slurmwrap.protocols import Published, Publisher
 from slurmwrap.report.job_report.job_report_text import format_job_report
 from slurmwrap.report.job_report.timeline import JobTimeline, failed
 from slurmwrap.report.text_format import count, in_order
-from slurmwrap.store.published import WHY, FilePublisher
+from slurmwrap.store.published_files import WHY, FilePublisher
 
 # Tasks that a message names.
 _NAMED = 8

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from slurmwrap.errors import SlurmwrapError
 from slurmwrap.fast_dataclasses import replace
-from slurmwrap.model.run import JobRun
+from slurmwrap.model.job_run import JobRun
 from slurmwrap.policy.incident import (
     FAILURES,
     SHARED,

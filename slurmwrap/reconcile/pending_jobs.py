@@ -19,8 +19,8 @@ from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.model.decision import PlannedAction, SlurmAction, Verb
 from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.job_run import WAITING_RULES, ActionRecord, intended
 from slurmwrap.model.placement_plan import PlacementPlan
-from slurmwrap.model.run import WAITING_RULES, ActionRecord, intended
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome
 from slurmwrap.placement.relaxation import SubmittedRequest, complete_cpu_updates, list_submitted_values, may_be_touched

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.run import QueueDelay
+from slurmwrap.model.job_run import QueueDelay
 from slurmwrap.model.submission import Submission
 from slurmwrap.placement.fragmentation import is_scattered
 from slurmwrap.placement.relaxation import is_waiting

@@ -7,14 +7,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from slurmwrap.config import Config
+from slurmwrap.config.load_config import Config
 from slurmwrap.errors import SlurmUnreachable, StoreError
+from slurmwrap.model.cluster import Snapshot
 from slurmwrap.model.decision import InputRead
 from slurmwrap.model.evidence import Diagnosis, Evidence, RunKey
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.node import Snapshot
+from slurmwrap.model.job_run import ActionRecord, JobRun, QueueDelay
 from slurmwrap.model.resource_profile import Measurement
-from slurmwrap.model.run import ActionRecord, JobRun, QueueDelay
 from slurmwrap.model.submission import Submission
 from slurmwrap.placement.token_bucket import Bucket
 from slurmwrap.policy.incident import Incident, Mounts, get_first_component

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from slurmwrap.errors import SlurmUnreachable, SlurmwrapError, StoreError
 from slurmwrap.fast_dataclasses import replace
+from slurmwrap.model.cluster import NodeHealth, NodeLoad
 from slurmwrap.model.decision import Verb
 from slurmwrap.model.gate_permit import Fault, Gate
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.node import NodeHealth, NodeLoad
+from slurmwrap.model.job_run import JobRun, StrikeRecord
 from slurmwrap.model.resource_profile import ResourceProfile
-from slurmwrap.model.run import JobRun, StrikeRecord
 from slurmwrap.policy import blocked_inputs
 from slurmwrap.policy.node_history import find_changed_removals, list_lifted_drains
 from slurmwrap.policy.requeue import is_held_launch
@@ -21,7 +21,7 @@ from slurmwrap.profiling.profile_key import profile_key_of, published_key_of
 from slurmwrap.protocols import Published
 from slurmwrap.reconcile import open_incidents
 from slurmwrap.reconcile.execute_actions import finish
-from slurmwrap.reconcile.ingest import ingest
+from slurmwrap.reconcile.ingest_spool import ingest
 from slurmwrap.reconcile.judge_run import judge
 from slurmwrap.reconcile.pending_jobs import release_gates
 from slurmwrap.reconcile.queue_delay import count_delays

@@ -8,11 +8,11 @@ from functools import partial
 from math import ceil
 
 from slurmwrap.fast_dataclasses import replace
+from slurmwrap.model.cluster import Node
 from slurmwrap.model.decision import SlurmAction, Verb
 from slurmwrap.model.hostlist import names_in
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.node import Node
-from slurmwrap.model.run import WAITING_RULES
+from slurmwrap.model.job_run import WAITING_RULES
 from slurmwrap.placement.relaxation import (
     Group,
     Urgent,

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from slurmwrap.errors import SlurmError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.run import JobRun
+from slurmwrap.model.job_run import JobRun
 from slurmwrap.policy.run_from_slurm import key_of, record_of
 from slurmwrap.reconcile.reconcile_context import ReconcilePass
 

@@ -17,12 +17,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from itertools import islice
 from math import ceil, inf
 
-from slurmwrap.config import Tuning
+from slurmwrap.config.load_config import Tuning
 from slurmwrap.fast_dataclasses import replace
+from slurmwrap.model.cluster import Partition, Snapshot
 from slurmwrap.model.decision import SlurmAction, Verb
 from slurmwrap.model.hostlist import names_in
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.node import Partition, Snapshot
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.placement.allocate import allocate
 from slurmwrap.placement.demand import Allocation, GradedSettings, JobDemand, Server, limit_to_request, make_job_demand
@@ -40,7 +40,7 @@ from slurmwrap.profiling.merge_profiles import adapt_profile
 from slurmwrap.profiling.profile_key import profile_key_of
 from slurmwrap.reconcile.pending_jobs import PendingGsubJob, list_pending_gsub_jobs, list_queue_head, make_changes
 from slurmwrap.reconcile.reconcile_context import ReconcilePass, run_for_each_job
-from slurmwrap.sbatch.request import MemUnit, ResourceShape
+from slurmwrap.sbatch.job_request import MemUnit, ResourceShape
 
 
 # What waiting jobs claim of the nodes, for the joint allocation: Claim per job, Server per node.

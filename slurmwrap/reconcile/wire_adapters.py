@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from slurmwrap.config import Config
+from slurmwrap.config.load_config import Config
 from slurmwrap.diagnosis.classifier import make_classifier
 from slurmwrap.errors import UsageError
 from slurmwrap.host import munge
@@ -18,11 +18,11 @@ from slurmwrap.host.system_clock import SystemClock
 from slurmwrap.protocols import Publisher
 from slurmwrap.reconcile import Scope, Services
 from slurmwrap.reconcile.notifications import format_why_text, make_site_publisher
-from slurmwrap.slurm.accounting import OptionalSacct, Sacct
 from slurmwrap.slurm.commands import SlurmCommands
+from slurmwrap.slurm.sacct import OptionalSacct, Sacct
 from slurmwrap.store.database import Database
 from slurmwrap.store.deserialize import record_from_json
-from slurmwrap.store.published import FilePublisher
+from slurmwrap.store.published_files import FilePublisher
 from slurmwrap.store.spool_reader import PlainSpool, SealedSpool
 from slurmwrap.store.user_state_files import SPOOL
 from slurmwrap.store.why_file import BesideOutput

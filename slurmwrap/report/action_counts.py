@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from slurmwrap.model.decision import Verb
 from slurmwrap.model.hostlist import fold
-from slurmwrap.model.run import ActionRecord
+from slurmwrap.model.job_run import ActionRecord
 from slurmwrap.report.night_report import RuleRow, ToDo
 from slurmwrap.report.report_inputs import ActionSteps
 from slurmwrap.report.text_format import in_order

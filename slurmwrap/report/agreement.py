@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.decision import Verb
 from slurmwrap.model.evidence import RunKey
-from slurmwrap.model.run import ActionRecord, JobRun, StrikeRecord
+from slurmwrap.model.job_run import ActionRecord, JobRun, StrikeRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.report.night_report import Agreement
 

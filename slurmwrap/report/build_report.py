@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurmwrap.config import Nodes
+from slurmwrap.config.load_config import Nodes
 from slurmwrap.report import failure_counts, lemon_nodes, usage_totals
 from slurmwrap.report.action_counts import count_rule_rows, list_advised_actions
 from slurmwrap.report.agreement import compare_rules_with_outcomes

@@ -7,7 +7,7 @@ from datetime import tzinfo
 
 from slurmwrap.diagnosis.taxonomy import get_title
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.model.run import ActionRecord, JobRun
+from slurmwrap.model.job_run import ActionRecord, JobRun
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.run_filter import NO_FAILURES, failed, moment_of, state_of
 from slurmwrap.report import text_format

@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Collection, Sequence
 from collections.abc import Set as AbstractSet
 
-from slurmwrap.config import Nodes
+from slurmwrap.config.load_config import Nodes
 from slurmwrap.model.decision import DRAIN_PREFIX
-from slurmwrap.model.run import StrikeRecord
+from slurmwrap.model.job_run import StrikeRecord
 from slurmwrap.policy.node_history import NodeHistory, Removal
 from slurmwrap.policy.node_score import LEMON, OK, NodeScore, compute_node_scores
 from slurmwrap.report.action_counts import make_repair_command, update_node

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil, fsum
 
-from slurmwrap.model.run import QueueDelay
+from slurmwrap.model.job_run import QueueDelay
 from slurmwrap.report.night_report import Queueing, WaitedLongest
 from slurmwrap.report.text_format import duration
 

@@ -13,6 +13,7 @@ from slurmwrap.escape import cell, markdown, markdown_block, markdown_code
 from slurmwrap.fast_dataclasses import fields, is_dataclass
 from slurmwrap.json_output import make_json_document
 from slurmwrap.model.hostlist import fold
+from slurmwrap.package_files import make_template_environment
 from slurmwrap.report import text_format
 from slurmwrap.report.headline import make_night_verdict
 from slurmwrap.report.job_report.job_report_text import Paint, plain
@@ -29,7 +30,6 @@ from slurmwrap.report.report_page import (
     TableRow,
     format_value,
 )
-from slurmwrap.resources import make_template_environment
 
 if TYPE_CHECKING:
     from jinja2 import Environment

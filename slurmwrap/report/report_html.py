@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from slurmwrap.package_files import make_template_environment
 from slurmwrap.report import text_format
 from slurmwrap.report.report_page import NUMERIC, UNTRUSTED, Column, Page, ReportTable, TableRow, format_value
 from slurmwrap.report.report_plots import TITLES
 from slurmwrap.report.svg_charts import NO_MATPLOTLIB
-from slurmwrap.resources import make_template_environment
 
 if TYPE_CHECKING:
     from jinja2 import Environment

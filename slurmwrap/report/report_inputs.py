@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from slurmwrap.fast_dataclasses import dataclass, field
 from slurmwrap.model.decision import BlockedInput
+from slurmwrap.model.job_run import ActionRecord, JobRun, QueueDelay, StrikeRecord
 from slurmwrap.model.resource_profile import CurvePoint
-from slurmwrap.model.run import ActionRecord, JobRun, QueueDelay, StrikeRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.incident import Incident
 from slurmwrap.policy.node_history import NodeHistory, Removal

@@ -8,7 +8,7 @@ from math import fsum
 from statistics import median
 
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
-from slurmwrap.model.run import JobRun
+from slurmwrap.model.job_run import JobRun
 from slurmwrap.policy.retry_budget import counted_steps
 from slurmwrap.report.failure_counts import group_by
 from slurmwrap.report.night_report import (

@@ -14,8 +14,8 @@ from math import fsum
 from slurmwrap.diagnosis.taxonomy import COMPLETED_WITH_ERROR, get_title
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.decision import BlockedInput
+from slurmwrap.model.job_run import JobRun, PrerunRecord
 from slurmwrap.model.resource_profile import Measurement
-from slurmwrap.model.run import JobRun, PrerunRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome
 from slurmwrap.policy.run_filter import failed
@@ -23,7 +23,7 @@ from slurmwrap.profiling.memory_model import MemoryModel
 from slurmwrap.report import text_format
 from slurmwrap.report.failure_counts import group_by
 from slurmwrap.report.night_report import NightReport, ToDo, UsageRow
-from slurmwrap.sbatch.request import CpuUnit, MemUnit
+from slurmwrap.sbatch.job_request import CpuUnit, MemUnit
 
 ROWS = 20
 _FAILURES, _CHANGES = 5, 3  # things to do of each kind

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from slurmwrap.errors import UnknownOption, UsageError
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.nearest_name import find_nearest
-from slurmwrap.sbatch.options import (
+from slurmwrap.sbatch.option_table import (
     ANSWERED_AT_ONCE,
     BASE,
     BY_LETTER,

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slurmwrap.sbatch.request import JobRequest
+    from slurmwrap.sbatch.job_request import JobRequest
 
 DELAYED_NOW = "the job is held or waits for other jobs"
 # singleton asks for the job's own name, which its pre-run has not; expand is for an allocation that runs already.

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from slurmwrap.escape import harmless, visible
-from slurmwrap.sbatch.options import BY_NAME, COMMAND_LINE_ONLY, WAIT4SWITCH
-from slurmwrap.sbatch.parse import is_flag_variable_set
-from slurmwrap.sbatch.request import BatchScript, JobRequest, Origin, RequestChange, SbatchSetting
+from slurmwrap.sbatch.job_request import BatchScript, JobRequest, Origin, RequestChange, SbatchSetting
+from slurmwrap.sbatch.option_table import BY_NAME, COMMAND_LINE_ONLY, WAIT4SWITCH
+from slurmwrap.sbatch.parse_request import is_flag_variable_set
+from slurmwrap.sbatch.resource_shape import find_memory_in_force
 from slurmwrap.sbatch.rewrite import ADDED, KEPT, spell
-from slurmwrap.sbatch.script import parse_directives, quote_word
-from slurmwrap.sbatch.shape import find_memory_in_force
+from slurmwrap.sbatch.script_directives import parse_directives, quote_word
 
 _WIDTH = 80
 _RED, _GREEN, _DIM, _PLAIN = "\x1b[31m", "\x1b[32m", "\x1b[2m", "\x1b[0m"

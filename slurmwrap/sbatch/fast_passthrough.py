@@ -3,7 +3,7 @@ slurmwrap's?
 
 Most calls of a site whose sbatch is gsub are none of our business, and each pays for every module we load. So this one
 stands on nothing but os, and says yes only to what it understands: an abbreviated option, a quote or a backslash in a
-directive, a script on stdin or found by PATH all go the long way (sbatch/parse.py), which decides.
+directive, a script on stdin or found by PATH all go the long way (sbatch/parse_request.py), which decides.
 tests/sbatch/test_fast_passthrough.py holds it to the option table, and to the long way's answers.
 """
 

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from slurmwrap.errors import UsageError
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.sbatch.command_line import CommandLine
-from slurmwrap.sbatch.options import BY_NAME, COMMAND_LINE_ONLY, MAKING
-from slurmwrap.sbatch.request import CpuUnit, GpuUnit, JobRequest, Origin, ResourceShape
-from slurmwrap.sbatch.script import quote_word
+from slurmwrap.sbatch.job_request import CpuUnit, GpuUnit, JobRequest, Origin, ResourceShape
+from slurmwrap.sbatch.option_table import BY_NAME, COMMAND_LINE_ONLY, MAKING
+from slurmwrap.sbatch.script_directives import quote_word
 
 TASKS = ("node", "gpu", "one")  # what a template may say after `tasks:`
 # Written anew from the numbers; all other options of the call go into the script as they are.

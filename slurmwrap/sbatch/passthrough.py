@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from slurmwrap.sbatch.script import has_foreign_directives
+from slurmwrap.sbatch.script_directives import has_foreign_directives
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slurmwrap.config import Submit
-    from slurmwrap.sbatch.request import GsubOptions, JobRequest
+    from slurmwrap.config.load_config import Submit
+    from slurmwrap.sbatch.job_request import GsubOptions, JobRequest
 
 
 SWITCH = "GSUB_PASS"  # the caller's off switch

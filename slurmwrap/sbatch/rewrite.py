@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurmwrap.fast_dataclasses import replace
-from slurmwrap.sbatch.options import BY_NAME, EXCLUSIVE_GROUPS, NONE, OPPOSITES, OPTIONAL, REQUIRED
-from slurmwrap.sbatch.request import BatchScript, JobRequest, OptionChange, Origin, RequestChange, SbatchSetting
-from slurmwrap.sbatch.script import quote_word, replace_spans
-from slurmwrap.sbatch.shape import find_memory_in_force
+from slurmwrap.sbatch.job_request import BatchScript, JobRequest, OptionChange, Origin, RequestChange, SbatchSetting
+from slurmwrap.sbatch.option_table import BY_NAME, EXCLUSIVE_GROUPS, NONE, OPPOSITES, OPTIONAL, REQUIRED
+from slurmwrap.sbatch.resource_shape import find_memory_in_force
+from slurmwrap.sbatch.script_directives import quote_word, replace_spans
 
 # Change.where of what the user had not set.
 ADDED = "added"

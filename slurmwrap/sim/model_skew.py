@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from slurmwrap.config import Placement
+from slurmwrap.config.load_config import Placement
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.sim.arrays import Bools
 from slurmwrap.sim.sim_job import SimJob

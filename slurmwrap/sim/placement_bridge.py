@@ -14,15 +14,24 @@ from math import ceil
 
 import numpy as np
 
-from slurmwrap.config import Config, Tuning
-from slurmwrap.model.node import Node, NodeHealth, Partition, Snapshot
+from slurmwrap.config.load_config import Config, Tuning
+from slurmwrap.model.cluster import Node, NodeHealth, Partition, Snapshot
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.model.topology import Switch, Topology
 from slurmwrap.placement.demand import Server
 from slurmwrap.placement.plan_placement import plan as plan
 from slurmwrap.placement.slurm_options import PlanningFacts
-from slurmwrap.sbatch.request import CpuUnit, GpuUnit, JobRequest, MemUnit, Origin, ResourceShape, SbatchSetting, Script
+from slurmwrap.sbatch.job_request import (
+    CpuUnit,
+    GpuUnit,
+    JobRequest,
+    MemUnit,
+    Origin,
+    ResourceShape,
+    SbatchSetting,
+    Script,
+)
 from slurmwrap.sim.arrays import Floats, Ints
 
 # The partition of jobs that name none of the simulated ones.

@@ -12,9 +12,9 @@ from slurmwrap.sim.engines import rounds_engine
 from slurmwrap.sim.mechanism.mechanism import Mechanism
 from slurmwrap.sim.mechanism.mechanism_registry import habits_of, mechanism_of
 from slurmwrap.sim.model_skew import SKEW
-from slurmwrap.sim.outcome import Progress, SimOutcome, TimeSummary, summarize_outcome
 from slurmwrap.sim.queue_policies import SAME, Policy, policy_of
 from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.sim_outcome import Progress, SimOutcome, TimeSummary, summarize_outcome
 
 MODES = ("rounds", "slurm")
 # Mechanisms that do not need leases to end.

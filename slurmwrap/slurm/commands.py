@@ -24,10 +24,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from slurmwrap.model.cluster import Node, Snapshot
     from slurmwrap.model.decision import SlurmAction
     from slurmwrap.model.job_record import JobRecord
     from slurmwrap.model.limits import Quotas
-    from slurmwrap.model.node import Node, Snapshot
     from slurmwrap.protocols import Clock, SbatchCall, SbatchResult
     from slurmwrap.slurm.response_cache import ResponseCache
     from slurmwrap.slurm.site_topology import Network

@@ -15,8 +15,8 @@ from functools import cache, cached_property
 
 from slurmwrap.errors import SlurmwrapError
 from slurmwrap.host.run_command import run
-from slurmwrap.sbatch.options import OPTIONAL, OWN_BY_NAME, REQUIRED, SbatchOption
-from slurmwrap.sbatch.script import MAGIC_WORDS
+from slurmwrap.sbatch.option_table import OPTIONAL, OWN_BY_NAME, REQUIRED, SbatchOption
+from slurmwrap.sbatch.script_directives import MAGIC_WORDS
 from slurmwrap.slurm.find_sbatch import find_sbatch, make_wrapper_environment
 
 _TITLE = "\nOptions provided by plugins:\n"

@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
+from slurmwrap.model.cluster import Node, Partition, Reservation
 from slurmwrap.model.hostlist import names_in
-from slurmwrap.model.node import Node, Partition, Reservation
 
 _GRES = re.compile(r"([^,()\s]+)(?:\(([^)]*)\))?")
 # Always the tail, in this order, in all three releases.

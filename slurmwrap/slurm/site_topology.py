@@ -8,7 +8,7 @@ from slurmwrap.errors import ConfigError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slurmwrap.model.node import Node
+    from slurmwrap.model.cluster import Node
     from slurmwrap.model.topology import Topology
 
     Network = Callable[[Topology, Sequence[Node]], Topology]

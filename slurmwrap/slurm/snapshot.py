@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from slurmwrap.fast_dataclasses import dataclass, replace
+from slurmwrap.model.cluster import Partition, Snapshot
 from slurmwrap.model.hostlist import names_in
 from slurmwrap.model.limits import Quotas
-from slurmwrap.model.node import Partition, Snapshot
 from slurmwrap.model.topology import Block, Switch, Topology
 from slurmwrap.slurm.assoc_mgr_parser import enforced, parse_limits
 from slurmwrap.slurm.scontrol_parser import (
@@ -23,7 +23,7 @@ from slurmwrap.slurm.scontrol_parser import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slurmwrap.model.node import Node
+    from slurmwrap.model.cluster import Node
     from slurmwrap.slurm.site_topology import Network
 
 

@@ -14,24 +14,24 @@ from typing import Any
 from slurmwrap.errors import StoreError
 from slurmwrap.model.decision import BlockedInput, PlannedAction, RetryDecision, SlurmAction, Strike
 from slurmwrap.model.evidence import RunKey
+from slurmwrap.model.job_run import ActionRecord, Incident, JobRun, QueueDelay, StrikeRecord, intended
 from slurmwrap.model.observation import Observation, RejectedEntry
-from slurmwrap.model.run import ActionRecord, Incident, JobRun, QueueDelay, StrikeRecord, intended
 from slurmwrap.policy.node_history import Exposure, GpuFault, NodeFailure, NodeHistory, Removal, Repair, list_gpu_faults
 from slurmwrap.protocols import Clock
-from slurmwrap.store import schema
-from slurmwrap.store.connection import (
+from slurmwrap.store import record_rows
+from slurmwrap.store.db_creation import BUSY_S, create, migrate, prepare
+from slurmwrap.store.migrations import VERSION
+from slurmwrap.store.record_rows import encode_sql_text
+from slurmwrap.store.retention import mark_of
+from slurmwrap.store.serialize import to_json_dict
+from slurmwrap.store.sqlite_connection import (
     connect,
     connect_readonly,
     read_version,
     translate_os_errors,
     translate_sqlite_errors,
 )
-from slurmwrap.store.db_creation import BUSY_S, create, migrate, prepare
-from slurmwrap.store.migrations import VERSION
-from slurmwrap.store.retention import mark_of
-from slurmwrap.store.schema import encode_sql_text
-from slurmwrap.store.serialize import to_json_dict
-from slurmwrap.store.session import Session
+from slurmwrap.store.sqlite_session import Session
 from slurmwrap.store.user_report_tables import UserReportTables, make_cluster_condition
 
 # The three queries that nodes are judged by. Each is answered by an index of its own; ? is Unix seconds.
@@ -92,7 +92,7 @@ class FaultTables(Session):
 
     def strikes(self, *, since: float, node: str | None = None) -> tuple[StrikeRecord, ...]:
         """Strikes that were not cleared, oldest first."""
-        found = self._select(schema.STRIKES, {"at >= ?": since, "node = ?": node}, order="at, strike_id")
+        found = self._select(record_rows.STRIKES, {"at >= ?": since, "node = ?": node}, order="at, strike_id")
         return tuple(strike for strike in found if strike.cleared_at is None)
 
     def add_strike(self, strike: Strike, at: float, job_id: int, uid: int) -> None:
@@ -102,8 +102,8 @@ class FaultTables(Session):
     def _strike(self, strike: Strike, at: float, job_id: int, uid: int, attempt: RunKey | None) -> None:
         record = StrikeRecord(**to_json_dict(strike), at=at, job_id=job_id, uid=uid)
         key = {"cluster": None, "submit_time": None, **(to_json_dict(attempt) if attempt else {})}
-        row = {**schema.row_from_record(schema.STRIKES, record), **key}
-        self._write(schema.insert(schema.STRIKES, also=("cluster", "submit_time")), row)
+        row = {**record_rows.row_from_record(record_rows.STRIKES, record), **key}
+        self._write(record_rows.insert(record_rows.STRIKES, also=("cluster", "submit_time")), row)
 
     def clear_strikes(self, node: str, who: str, at: float) -> int:
         """Marks the strikes of a node up to `at` as void; returns how many there were. Nothing is deleted."""
@@ -117,27 +117,27 @@ class FaultTables(Session):
 
     def add_repair(self, repair: Repair) -> None:
         """A mark on a node; the same one twice is one."""
-        self._upsert(schema.REPAIRS, repair)
+        self._upsert(record_rows.REPAIRS, repair)
 
     def repairs(self, *, since: float) -> tuple[Repair, ...]:
         """Marks on nodes, oldest first."""
-        return self._select(schema.REPAIRS, {"at >= ?": since}, order="at, node")
+        return self._select(record_rows.REPAIRS, {"at >= ?": since}, order="at, node")
 
     def save_removal(self, removal: Removal) -> None:
         """Inserts or replaces by (node, began)."""
-        self._upsert(schema.REMOVALS, removal)
+        self._upsert(record_rows.REMOVALS, removal)
 
     def removals(self) -> tuple[Removal, ...]:
         """Those that have not ended."""
-        return self._select(schema.REMOVALS, {}, extra="ended IS NULL", order="node, began")
+        return self._select(record_rows.REMOVALS, {}, extra="ended IS NULL", order="node, began")
 
     def node_history(self, since: float) -> NodeHistory:
         """All that speaks about nodes since then, cleared strikes too; sums are made by the database."""
         return NodeHistory(
-            strikes=self._select(schema.STRIKES, {"at >= ?": since}, order="at, strike_id"),
+            strikes=self._select(record_rows.STRIKES, {"at >= ?": since}, order="at, strike_id"),
             gpu_faults=tuple(GpuFault(**row) for row in self._rows(GPU_FAULTS, [since])),
             failures=tuple(map(make_failure, self._rows(FAILURES, [since]))),
-            removals=self._select(schema.REMOVALS, {"began >= ?": since}, order="began, node"),
+            removals=self._select(record_rows.REMOVALS, {"began >= ?": since}, order="began, node"),
             repairs=self.repairs(since=since),
             exposure=tuple(Exposure(**row) for row in self._rows(EXPOSURE, [since])),
         )
@@ -150,7 +150,7 @@ class FaultTables(Session):
         A strike for a conclusive fault is the very node's whatever else happened, and stays as it is.
         """
         with self.transaction():
-            self._upsert(schema.INCIDENTS, incident)
+            self._upsert(record_rows.INCIDENTS, incident)
             for attempt in members:
                 row = {**to_json_dict(attempt), "incident": incident.incident_id}
                 self._write(f"UPDATE attempts SET incident = :incident WHERE {OF_ATTEMPT}", row)
@@ -160,18 +160,18 @@ class FaultTables(Session):
         """Oldest first. `since`: open, or over at or after."""
         extra = "over_at IS NULL" if open_only else ""
         where = {"(over_at IS NULL OR over_at >= ?)": since}
-        return self._select(schema.INCIDENTS, where, extra=extra, order="began, incident_id")
+        return self._select(record_rows.INCIDENTS, where, extra=extra, order="began, incident_id")
 
     # Inputs
 
     def block_input(self, blocked: BlockedInput) -> None:
         """Blocks an input."""
-        self._upsert(schema.BLOCKED_INPUTS, blocked)
+        self._upsert(record_rows.BLOCKED_INPUTS, blocked)
 
     def blocked_inputs(self, uid: int | None = None) -> tuple[BlockedInput, ...]:
         """Inputs in force for `uid` (its own and the site's), or all."""
         extra = f"uid IN (-1, {int(uid)})" if uid is not None else ""
-        return self._select(schema.BLOCKED_INPUTS, {}, extra=extra, order="at, digest, uid")
+        return self._select(record_rows.BLOCKED_INPUTS, {}, extra=extra, order="at, digest, uid")
 
     def clear_input(self, digest: str) -> bool:
         """Frees an input; False when it was not blocked."""
@@ -217,11 +217,11 @@ class Database(UserReportTables, FaultTables):
 
     def ingest(self, observation: Observation) -> bool:
         """Keeps it; False when its nonce is known (then nothing changed)."""
-        row = schema.row_from_record(schema.OBSERVATIONS, observation)
+        row = record_rows.row_from_record(record_rows.OBSERVATIONS, observation)
         with self.transaction():
             if self._rows("SELECT 1 FROM seen WHERE nonce = ?", [mark_of(observation.nonce)]):
                 return False
-            new = self._write(schema.insert(schema.OBSERVATIONS, "OR IGNORE"), row)
+            new = self._write(record_rows.insert(record_rows.OBSERVATIONS, "OR IGNORE"), row)
             for fault in list_gpu_faults(observation) if new else ():
                 about = {"node": fault.node, "at": fault.at, "cluster": encode_sql_text(observation.cluster)}
                 about |= {"job_id": fault.job_id, "uid": fault.uid, "text": encode_sql_text(fault.text)}
@@ -261,17 +261,17 @@ class Database(UserReportTables, FaultTables):
     def observations(self, cluster: str, job_id: int) -> tuple[Observation, ...]:
         """All of one raw job id, oldest first."""
         where = {"cluster = ?": cluster, "job_id = ?": job_id}
-        return self._select(schema.OBSERVATIONS, where, order="at, nonce")
+        return self._select(record_rows.OBSERVATIONS, where, order="at, nonce")
 
     # Attempts
 
     def save_attempt(self, record: JobRun) -> None:
         """Inserts or replaces by key."""
-        self._upsert(schema.ATTEMPTS, record)
+        self._upsert(record_rows.ATTEMPTS, record)
 
     def attempt(self, attempt: RunKey) -> JobRun | None:
         """One attempt."""
-        found = self._select(schema.ATTEMPTS, _make_run_key(attempt))
+        found = self._select(record_rows.ATTEMPTS, _make_run_key(attempt))
         return found[0] if found else None
 
     def attempts(
@@ -288,7 +288,7 @@ class Database(UserReportTables, FaultTables):
         if job_id is not None and cluster is None:
             known, names = make_cluster_condition(self)
             sql = f"SELECT * FROM attempts WHERE {known} AND job_id = ? ORDER BY {_BY_SUBMIT}"
-            found = self._read(schema.ATTEMPTS, sql, [*names, job_id])
+            found = self._read(record_rows.ATTEMPTS, sql, [*names, job_id])
             return tuple(r for r in found if _is_requested(r, user, since, unreconciled))
         where = {
             "cluster = ?": cluster,
@@ -297,7 +297,7 @@ class Database(UserReportTables, FaultTables):
             "(end_time IS NULL OR end_time >= ?)": since,
             "reconciled = ?": 0 if unreconciled else None,
         }
-        return self._select(schema.ATTEMPTS, where, order=_BY_SUBMIT)
+        return self._select(record_rows.ATTEMPTS, where, order=_BY_SUBMIT)
 
     def attempts_of(self, address: str) -> tuple[JobRun, ...]:
         """All runs of one job as people name it: "81", "77_2", or "77" for every task of array 77; oldest first."""
@@ -308,14 +308,14 @@ class Database(UserReportTables, FaultTables):
             UNION ALL SELECT * FROM attempts WHERE {known} AND job_id = ? AND address = ?
             AND NOT ({_IN_ARRAY}) ORDER BY {_BY_SUBMIT}"""
         number = int(address) if address.isdecimal() and len(address) < 19 else -1
-        return self._read(schema.ATTEMPTS, sql, [address, f"{address}_", f"{address}`", *names, number, address])
+        return self._read(record_rows.ATTEMPTS, sql, [address, f"{address}_", f"{address}`", *names, number, address])
 
     def failures(self, categories: Collection[str], *, since: float, limit: int) -> tuple[JobRun, ...]:
         """Judged runs of these categories that ended at or after `since`, the newest `limit` of them; oldest first."""
         marks = ", ".join("?" * len(categories))
         sql = f"SELECT * FROM attempts WHERE end_time >= ? AND diagnosis_category IN ({marks}) "
         sql += "ORDER BY end_time DESC, submit_time, cluster, job_id LIMIT ?"
-        return self._read(schema.ATTEMPTS, sql, [since, *sorted(categories), limit])[::-1]
+        return self._read(record_rows.ATTEMPTS, sql, [since, *sorted(categories), limit])[::-1]
 
     def save_judged(self, record: JobRun, decision: RetryDecision, at: float) -> None:
         """Stores a run with its diagnosis, and the strikes and blocked inputs of the decision, in one transaction.
@@ -332,12 +332,12 @@ class Database(UserReportTables, FaultTables):
     def settle(self, record: JobRun) -> None:
         """Takes a stored run off the to-do list. Next to `reconciled`, only what lies in `more` is written anew: no
         index, and none of what triggers keep, changes with it."""
-        row = {**to_json_dict(record.attempt), "more": schema.more_from_record(schema.ATTEMPTS, record)}
+        row = {**to_json_dict(record.attempt), "more": record_rows.more_from_record(record_rows.ATTEMPTS, record)}
         self._write(f"UPDATE attempts SET reconciled = 1, more = :more WHERE {OF_ATTEMPT}", row)
 
     def _ensure(self, attempt: RunKey) -> None:
-        row = schema.row_from_record(schema.ATTEMPTS, JobRun(attempt=attempt))
-        self._write(schema.insert(schema.ATTEMPTS, "OR IGNORE"), row)
+        row = record_rows.row_from_record(record_rows.ATTEMPTS, JobRun(attempt=attempt))
+        self._write(record_rows.insert(record_rows.ATTEMPTS, "OR IGNORE"), row)
 
     # Actions
 
@@ -361,15 +361,15 @@ class Database(UserReportTables, FaultTables):
             if attempt is not None:
                 self._ensure(attempt)
             record = intended(attempt, ruled, mode, at)
-            row = {**schema.row_from_record(schema.ACTIONS, record), "action_id": None}
+            row = {**record_rows.row_from_record(record_rows.ACTIONS, record), "action_id": None}
             with translate_sqlite_errors(self.path):
-                cursor = self.connection.execute(schema.insert(schema.ACTIONS), row)
+                cursor = self.connection.execute(record_rows.insert(record_rows.ACTIONS), row)
             return int(cursor.lastrowid or 0)
 
     def _find_same_action(self, attempt: RunKey | None, ruled: PlannedAction) -> int | None:
         where: dict[str, Any] = {"rule = ?": ruled.rule, **_make_action_key(ruled.action)}
         which = "submit_time IS NULL AND done_at IS NULL" if attempt is None else ""
-        found = self._select(schema.ACTIONS, {**where, **(_make_run_key(attempt) if attempt else {})}, extra=which)
+        found = self._select(record_rows.ACTIONS, {**where, **(_make_run_key(attempt) if attempt else {})}, extra=which)
         return found[0].action_id if found else None
 
     def done(self, action_id: int, at: float, error: str = "") -> None:
@@ -381,13 +381,15 @@ class Database(UserReportTables, FaultTables):
     def actions(self, attempt: RunKey | None = None, *, unfinished: bool = False) -> tuple[ActionRecord, ...]:
         """In the order they were intended."""
         extra = "done_at IS NULL" if unfinished else ""
-        return self._select(schema.ACTIONS, _make_run_key(attempt) if attempt else {}, extra=extra, order="action_id")
+        return self._select(
+            record_rows.ACTIONS, _make_run_key(attempt) if attempt else {}, extra=extra, order="action_id"
+        )
 
     # Waiting
 
     def save_delay(self, delay: QueueDelay) -> None:
         """Inserts or replaces by attempt."""
-        self._upsert(schema.DELAYS, delay)
+        self._upsert(record_rows.DELAYS, delay)
 
     def delays(
         self, *, job_id: int | None = None, since: float | None = None, open_only: bool = False
@@ -401,8 +403,8 @@ class Database(UserReportTables, FaultTables):
             known, names = make_cluster_condition(self, "delays")
             sql = f"SELECT * FROM delays WHERE {known} AND job_id = ? AND seen_at >= ?"
             sql += f" AND {extra}" * open_only + f" ORDER BY {_BY_LOOK}"
-            return self._read(schema.DELAYS, sql, [*names, job_id, since or 0.0])
-        return self._select(schema.DELAYS, {"seen_at >= ?": since}, extra=extra, order=_BY_LOOK)
+            return self._read(record_rows.DELAYS, sql, [*names, job_id, since or 0.0])
+        return self._select(record_rows.DELAYS, {"seen_at >= ?": since}, extra=extra, order=_BY_LOOK)
 
 
 _BY_SUBMIT = "submit_time, cluster, job_id"

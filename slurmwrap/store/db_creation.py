@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from slurmwrap.protocols import Clock
-from slurmwrap.store.connection import connect, select_journal_mode
 from slurmwrap.store.migrations import APPLICATION_ID, MIGRATIONS, VERSION
+from slurmwrap.store.sqlite_connection import connect, select_journal_mode
 
 BUSY_S = 5.0
 PAGE_BYTES = 8192

@@ -14,8 +14,13 @@ from pathlib import Path
 
 from slurmwrap.errors import StoreError
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.store.connection import connect_readonly, read_version, translate_os_errors, translate_sqlite_errors
 from slurmwrap.store.migrations import VERSION
+from slurmwrap.store.sqlite_connection import (
+    connect_readonly,
+    read_version,
+    translate_os_errors,
+    translate_sqlite_errors,
+)
 
 # Of one step of a backup.
 _PAGES = 1_000

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.evidence import RunKey
-from slurmwrap.model.run import ActionRecord, JobRun
+from slurmwrap.model.job_run import ActionRecord, JobRun
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.run_from_slurm import submitted_id
 from slurmwrap.store.database import Database
-from slurmwrap.store.queries import COLUMNS, decode_text, make_listed_run
+from slurmwrap.store.list_queries import COLUMNS, decode_text, make_listed_run
 
 _AT_ONCE = 500  # jobs of one statement
 # CROSS: by key, job after job, whatever SQLite guesses of the table.

@@ -11,10 +11,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from slurmwrap.config import Config
+from slurmwrap.config.load_config import Config
 from slurmwrap.model.decision import BlockedInput, Verb
 from slurmwrap.model.evidence import RunKey
-from slurmwrap.model.run import JobRun
+from slurmwrap.model.job_run import JobRun
 from slurmwrap.policy.incident import Incident
 from slurmwrap.report.failure_counts import NEWEST, ROWS
 from slurmwrap.report.report_inputs import (
@@ -31,9 +31,9 @@ from slurmwrap.report.report_inputs import (
     RunGroup,
 )
 from slurmwrap.report.usage_totals import LEAST_S, LOW
+from slurmwrap.store import record_rows
 from slurmwrap.store import report_reader as rows_as
 from slurmwrap.store import report_sql as sql
-from slurmwrap.store import schema
 from slurmwrap.store.database import Database
 from slurmwrap.store.db_creation import prepare
 from slurmwrap.store.migrations import MIGRATIONS
@@ -227,23 +227,23 @@ def _list_clusters(reader: ReportReader, ends: set[int]) -> tuple[str, ...]:
 def _read_drains(database: Database, reader: ReportReader) -> Sequence[Any]:
     if reader.period.account:
         return ()
-    rows = database._read(schema.ACTIONS, *reader.bound(sql.DRAINS, "x"))
+    rows = database._read(record_rows.ACTIONS, *reader.bound(sql.DRAINS, "x"))
     return [action for action in rows if action.verb == Verb.DRAIN.value]
 
 
 def _read_newest_actions(database: Database, reader: ReportReader, recent: float) -> dict[str, Any]:
     """What the agreement of rules is judged by: the newest actions of each, their runs, and what came next."""
     bound = partial(reader.bound, recent=recent, sample=_SAMPLE)
-    spoken = database._read(schema.ACTIONS, *bound(sql.SPOKEN, "x"))
-    stopped = database._read(schema.ATTEMPTS, *bound(sql.STOPPED, "a"))
+    spoken = database._read(record_rows.ACTIONS, *bound(sql.SPOKEN, "x"))
+    stopped = database._read(record_rows.ATTEMPTS, *bound(sql.STOPPED, "a"))
     base = {(one.cluster, one.job_id) for one in (a.attempt for a in (*spoken, *stopped)) if one is not None}
-    submitted = database._read(schema.SUBMISSIONS, sql.SAME, [_format_keys(base)])
+    submitted = database._read(record_rows.SUBMISSIONS, sql.SAME, [_format_keys(base)])
     jobs = base | {(one.cluster, one.job_id) for one in submitted}
     runs = {run.attempt: run for run in _read_runs_of_jobs(database, jobs)}
-    runs |= {run.attempt: run for run in database._read(schema.ATTEMPTS, *bound(sql.HARDWARE, "r"))}
+    runs |= {run.attempt: run for run in database._read(record_rows.ATTEMPTS, *bound(sql.HARDWARE, "r"))}
     runs |= {run.attempt: run for run in stopped}
     for node, end in _list_newest_drains(spoken, runs):
-        well = database._read(schema.ATTEMPTS, sql.WELL, [end, end, f"%{json.dumps(node)}%"])
+        well = database._read(record_rows.ATTEMPTS, sql.WELL, [end, end, f"%{json.dumps(node)}%"])
         runs |= {run.attempt: run for run in well}
     return {"judged": list(runs.values()), "spoken": spoken, "submitted": submitted}
 
@@ -264,7 +264,7 @@ def _read_counting_runs(database: Database, reader: ReportReader, recent: float)
 
 
 def _read_runs_of_jobs(database: Database, jobs: Iterable[tuple[Any, ...]]) -> Sequence[JobRun]:
-    found: Sequence[JobRun] = database._read(schema.ATTEMPTS, sql.OF_JOBS, [_format_keys(jobs)])
+    found: Sequence[JobRun] = database._read(record_rows.ATTEMPTS, sql.OF_JOBS, [_format_keys(jobs)])
     return found
 
 
@@ -288,7 +288,7 @@ def _find_names(database: Database, blocked: Sequence[BlockedInput]) -> dict[int
 __all__ = ["Period", "read"]
 
 
-def open_in_memory(*records: tuple[schema.RecordTable, Iterable[Any]]) -> Database:
+def open_in_memory(*records: tuple[record_rows.RecordTable, Iterable[Any]]) -> Database:
     """Newest schema, with `records` in it. Actions may be of runs that are not there."""
     connection = prepare(sqlite3.connect(_IN_MEMORY, isolation_level=None, check_same_thread=False))
     connection.execute("PRAGMA foreign_keys = OFF")
@@ -299,6 +299,6 @@ def open_in_memory(*records: tuple[schema.RecordTable, Iterable[Any]]) -> Databa
     with database.transaction():
         for table, found in records:
             connection.executemany(
-                schema.insert(table, "OR REPLACE"), (schema.row_from_record(table, one) for one in found)
+                record_rows.insert(table, "OR REPLACE"), (record_rows.row_from_record(table, one) for one in found)
             )
     return database

@@ -19,14 +19,14 @@ from typing import Any
 from slurmwrap.errors import StoreError
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.evidence import RunKey
+from slurmwrap.model.job_run import QueueDelay
 from slurmwrap.model.resource_profile import CurvePoint
-from slurmwrap.model.run import QueueDelay
 from slurmwrap.report.night_report import Moment
 from slurmwrap.report.report_inputs import Caught, Delayed, Detail, Idle, Key, MultiNodeRun, Paced, RunGroup, TunedRun
-from slurmwrap.sbatch.request import CpuUnit, ResourceShape
+from slurmwrap.sbatch.job_request import CpuUnit, ResourceShape
 from slurmwrap.store import report_sql as sql
-from slurmwrap.store.connection import connect_readonly, translate_sqlite_errors
 from slurmwrap.store.deserialize import record_from_json
+from slurmwrap.store.sqlite_connection import connect_readonly, translate_sqlite_errors
 
 Rows = list[tuple[Any, ...]]
 _WORKERS, _PARTS, _LONG_S = 4, 4, 60 * 86400.0

@@ -21,9 +21,9 @@ from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 
-from slurmwrap.config import Retention
+from slurmwrap.config.load_config import Retention
 from slurmwrap.fast_dataclasses import dataclass, field
-from slurmwrap.store.connection import connect, translate_os_errors, translate_sqlite_errors
+from slurmwrap.store.sqlite_connection import connect, translate_os_errors, translate_sqlite_errors
 
 
 # The statements of retention.py: per kind of row, which ones are over, and what is done to them.
@@ -356,7 +356,7 @@ def prune(
 
 def plan(path: Path, kept: Retention, now: float, *, window_d: float = 28.0) -> Pruned:
     """What `prune` would do, counted. Nothing is written. `freed_bytes`: of the rows' own text, about."""
-    from slurmwrap.store.connection import connect_readonly
+    from slurmwrap.store.sqlite_connection import connect_readonly
 
     over = compute_cutoffs(kept, now, window_d=window_d)
     found: dict[str, int] = {}
@@ -380,8 +380,8 @@ def vacuum(path: Path) -> int:
     Needs as much free space again, and no one else may have the file open: page size and auto_vacuum of an older file
     are changed outside of WAL only.
     """
-    from slurmwrap.store.connection import select_journal_mode
     from slurmwrap.store.db_creation import set_page_layout
+    from slurmwrap.store.sqlite_connection import select_journal_mode
 
     before = path.stat().st_size
     with translate_os_errors(path), translate_sqlite_errors(path), closing(connect(path, busy_s=30.0)) as connection:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slurmwrap.policy.run_from_slurm import speaks_for
-from slurmwrap.store.published import Unseal, parse_published, read_why
+from slurmwrap.store.published_files import Unseal, parse_published, read_why
 
 if TYPE_CHECKING:
-    from slurmwrap.model.run import JobRun
+    from slurmwrap.model.job_run import JobRun
     from slurmwrap.model.submission import Submission
 
 # Submissions that are asked about.

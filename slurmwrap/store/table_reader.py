@@ -13,14 +13,14 @@ from slurmwrap.diagnosis.taxonomy import get_title
 from slurmwrap.errors import UsageError
 from slurmwrap.escape import utf8
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.store.connection import (
+from slurmwrap.store.record_rows import encode_sql_text
+from slurmwrap.store.sqlite_connection import (
     connect_readonly,
     explain,
     read_version,
     translate_os_errors,
     translate_sqlite_errors,
 )
-from slurmwrap.store.schema import encode_sql_text
 
 if TYPE_CHECKING:
     from sqlite_utils import Database as SqliteUtilsDatabase

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from slurmwrap.model.job_run import LedgerReset, PrerunRecord
 from slurmwrap.model.resource_profile import Measurement, ResourceProfile
-from slurmwrap.model.run import LedgerReset, PrerunRecord
 from slurmwrap.model.submission import Submission
-from slurmwrap.store import schema
-from slurmwrap.store.queries import list_clusters
-from slurmwrap.store.schema import dump, encode_sql_text
+from slurmwrap.store import record_rows
+from slurmwrap.store.list_queries import list_clusters
+from slurmwrap.store.record_rows import dump, encode_sql_text
 from slurmwrap.store.serialize import to_json_dict
-from slurmwrap.store.session import Session
+from slurmwrap.store.sqlite_session import Session
 
 _UNSEEN = """
 SELECT job_id FROM submissions s WHERE cluster = :cluster AND at >= :since
@@ -49,16 +49,16 @@ class UserReportTables(Session):
 
     def save_submission(self, submission: Submission) -> None:
         """Inserts or replaces by (cluster, job_id, at)."""
-        self._upsert(schema.SUBMISSIONS, submission)
+        self._upsert(record_rows.SUBMISSIONS, submission)
 
     def submission(self, cluster: str, job_id: int) -> Submission | None:
         """The newest of this job id."""
-        found = self._select(schema.SUBMISSIONS, {"cluster = ?": cluster, "job_id = ?": job_id}, order="at")
+        found = self._select(record_rows.SUBMISSIONS, {"cluster = ?": cluster, "job_id = ?": job_id}, order="at")
         return found[-1] if found else None
 
     def submissions(self, *, since: float | None = None, user: str | None = None) -> tuple[Submission, ...]:
         """Oldest first."""
-        return self._select(schema.SUBMISSIONS, {"at >= ?": since, "user = ?": user}, order="at, cluster, job_id")
+        return self._select(record_rows.SUBMISSIONS, {"at >= ?": since, "user = ?": user}, order="at, cluster, job_id")
 
     def unseen(self, cluster: str, since: float) -> tuple[int, ...]:
         """Ids of the jobs submitted at or after `since` of which no run is known; oldest first."""
@@ -70,38 +70,38 @@ class UserReportTables(Session):
         known, names = make_cluster_condition(self)
         sql = f"""SELECT * FROM submissions WHERE {known} AND job_id = ?
             UNION SELECT * FROM submissions WHERE prerun_job_id = ? ORDER BY at, cluster, job_id"""
-        return self._read(schema.SUBMISSIONS, sql, [*names, job_id, job_id])
+        return self._read(record_rows.SUBMISSIONS, sql, [*names, job_id, job_id])
 
     def preruns_of(self, job_id: int) -> tuple[PrerunRecord, ...]:
         """Those of a job, or the one that ran as this job; oldest first."""
         known, names = make_cluster_condition(self)
         sql = f"""SELECT * FROM preruns WHERE {known} AND prerun_job_id = ?
             UNION SELECT * FROM preruns WHERE job_id = ? ORDER BY at, cluster, prerun_job_id"""
-        return self._read(schema.PRERUNS, sql, [*names, job_id, job_id])
+        return self._read(record_rows.PRERUNS, sql, [*names, job_id, job_id])
 
     def save_prerun(self, record: PrerunRecord) -> None:
         """Inserts or replaces by (cluster, prerun_job_id, at)."""
-        self._upsert(schema.PRERUNS, record)
+        self._upsert(record_rows.PRERUNS, record)
 
     def preruns(
         self, *, job_id: int | None = None, fingerprint: str | None = None, since: float | None = None
     ) -> tuple[PrerunRecord, ...]:
         """Oldest first."""
         where = {"job_id = ?": job_id, "fingerprint = ?": fingerprint, "at >= ?": since}
-        return self._select(schema.PRERUNS, where, order="at, cluster, prerun_job_id")
+        return self._select(record_rows.PRERUNS, where, order="at, cluster, prerun_job_id")
 
     def profile(self, key: str) -> ResourceProfile | None:
         """What is known under `key`."""
-        found = self._select(schema.PROFILES, {"key = ?": key})
+        found = self._select(record_rows.PROFILES, {"key = ?": key})
         return found[0] if found else None
 
     def profiles(self) -> tuple[ResourceProfile, ...]:
         """All of them, by key."""
-        return self._select(schema.PROFILES, {}, order="key")
+        return self._select(record_rows.PROFILES, {}, order="key")
 
     def save_profile(self, profile: ResourceProfile) -> None:
         """Inserts or replaces."""
-        self._upsert(schema.PROFILES, profile)
+        self._upsert(record_rows.PROFILES, profile)
 
     def profile_uses(self) -> tuple[ProfileUse, ...]:
         """The keys that submissions name, each with its newest script; in no order."""
@@ -124,11 +124,11 @@ class UserReportTables(Session):
 
     def add_reset(self, reset: LedgerReset) -> None:
         """What this job failed of up to then counts no more against its retries; the same one twice is one."""
-        self._upsert(schema.LEDGER_RESETS, reset)
+        self._upsert(record_rows.LEDGER_RESETS, reset)
 
     def resets(self, job_id: int) -> tuple[LedgerReset, ...]:
         """Of one raw job id, oldest first. A file of an older version has none."""
         # Opened to read: not migrated.
         if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'budget_resets'"):
             return ()
-        return self._select(schema.LEDGER_RESETS, {"job_id = ?": job_id}, order="at")
+        return self._select(record_rows.LEDGER_RESETS, {"job_id = ?": job_id}, order="at")

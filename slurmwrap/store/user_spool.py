@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import TypeVar
 
-from slurmwrap.model.run import PrerunRecord
+from slurmwrap.model.job_run import PrerunRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.store.deserialize import record_from_json
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from slurmwrap.model.decision import BlockedInput
+    from slurmwrap.model.job_run import JobRun, PrerunRecord
     from slurmwrap.model.past_failure import PastFailure
     from slurmwrap.model.resource_profile import ResourceProfile
-    from slurmwrap.model.run import JobRun, PrerunRecord
     from slurmwrap.model.submission import Submission
 
 DATABASE = "user.db"
@@ -320,7 +320,7 @@ class UserState:
             return
         import sqlite3
 
-        from slurmwrap.store.connection import (
+        from slurmwrap.store.sqlite_connection import (
             connect_readonly,
             read_version,
             translate_os_errors,
@@ -343,15 +343,15 @@ _SUCCESS = "success"
 
 
 def _record_of(table: str, row: Mapping[str, Any]) -> Any:
-    from slurmwrap.store import schema
+    from slurmwrap.store import record_rows
 
-    return schema.record_from_row(getattr(schema, table), row)
+    return record_rows.record_from_row(getattr(record_rows, table), row)
 
 
 def _fetch(connection: sqlite3.Connection, query: str, values: tuple[Any, ...]) -> list[dict[str, Any]]:
-    from slurmwrap.store import schema
+    from slurmwrap.store import record_rows
 
-    cursor = connection.execute(query, [schema.encode_sql_text(v) if isinstance(v, str) else v for v in values])
+    cursor = connection.execute(query, [record_rows.encode_sql_text(v) if isinstance(v, str) else v for v in values])
     names = [column[0] for column in cursor.description]
     return [dict(zip(names, row, strict=True)) for row in cursor]
 

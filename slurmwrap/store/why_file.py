@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from slurmwrap.model.gate_permit import Gate
-from slurmwrap.model.run import ActionRecord, JobRun
+from slurmwrap.model.job_run import ActionRecord, JobRun
 from slurmwrap.protocols import Published
 from slurmwrap.store.atomic_write import replace_file
 

@@ -13,7 +13,7 @@ from typer.testing import Result
 
 from slurmwrap.cli.slurmwrap import app
 from slurmwrap.model.decision import BlockedInput, PlannedAction, Strike
-from slurmwrap.model.run import ActionRecord, JobRun, PrerunRecord, StrikeRecord
+from slurmwrap.model.job_run import ActionRecord, JobRun, PrerunRecord, StrikeRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.store.database import Database
 from slurmwrap.store.deserialize import record_from_json

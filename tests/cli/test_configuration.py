@@ -9,7 +9,7 @@ from in_process import Runner
 from typer.testing import Result
 
 from slurmwrap.cli.slurmwrap import app
-from slurmwrap.config import Config, load
+from slurmwrap.config.load_config import Config, load
 from slurmwrap.errors import ConfigError, UsageError
 
 

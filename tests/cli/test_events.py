@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from slurmwrap.config import Config
-from slurmwrap.config import LogSection as LogKeys
+from slurmwrap.config.load_config import Config
+from slurmwrap.config.load_config import LogSection as LogKeys
 from slurmwrap.console import Console
 from slurmwrap.host.journal import Journal
-from slurmwrap.model.run import ActionRecord, JobRun
+from slurmwrap.model.job_run import ActionRecord, JobRun
 from slurmwrap.reconcile import event_log
 from slurmwrap.reconcile.event_log import Event, EventKind, EventLog, record_of
 from slurmwrap.store.deserialize import record_from_json

@@ -15,10 +15,10 @@ import pytest
 from typer.testing import Result
 
 from slurmwrap.cli.history import format_history
-from slurmwrap.cli.run_queries import FoundRuns, sums_of
+from slurmwrap.cli.run_selection import FoundRuns, sums_of
 from slurmwrap.errors import UsageError
 from slurmwrap.model.evidence import Diagnosis, RunKey
-from slurmwrap.model.run import JobRun
+from slurmwrap.model.job_run import JobRun
 from slurmwrap.report.text_format import width
 
 Run = Callable[..., Result]

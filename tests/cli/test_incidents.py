@@ -13,10 +13,10 @@ from typer.testing import Result
 
 from slurmwrap.errors import RefusedError, UsageError
 from slurmwrap.model.evidence import Citation, Diagnosis, RunKey
-from slurmwrap.model.run import Incident, JobRun
+from slurmwrap.model.job_run import Incident, JobRun
 from slurmwrap.protocols import OpenIncident, Published
 from slurmwrap.store.database import Database
-from slurmwrap.store.published import FilePublisher
+from slurmwrap.store.published_files import FilePublisher
 
 Run = Callable[..., Result]
 NOW = time.time()

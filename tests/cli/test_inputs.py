@@ -14,7 +14,7 @@ from typer.testing import Result
 from slurmwrap.errors import RefusedError, UsageError
 from slurmwrap.model.decision import BlockedInput
 from slurmwrap.model.evidence import Citation, Diagnosis, RunKey
-from slurmwrap.model.run import JobRun
+from slurmwrap.model.job_run import JobRun
 from slurmwrap.prerun.static.job_inputs import digest
 from slurmwrap.store.database import Database
 from slurmwrap.store.serialize import to_json_dict

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from slurmwrap.config import Retry
+from slurmwrap.config.load_config import Retry
 from slurmwrap.errors import RefusedError, UsageError
 from slurmwrap.model.decision import PlannedAction, SlurmAction, Verb
 from slurmwrap.model.evidence import Diagnosis, RunKey
-from slurmwrap.model.run import JobRun
+from slurmwrap.model.job_run import JobRun
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.retry_budget import ledger_of
 from slurmwrap.report.job_report.budget_table import make_budget_report

@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 from synthetic_year import fill
 from typer.testing import Result
 
-from slurmwrap.model.run import Incident
+from slurmwrap.model.job_run import Incident
 from slurmwrap.store.database import Database
 
 Run = Callable[..., Result]

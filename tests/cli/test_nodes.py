@@ -13,15 +13,15 @@ import pytest
 from typer.testing import Result
 
 from slurmwrap.errors import RefusedError, SlurmError, UsageError
+from slurmwrap.model.cluster import NodeHealth
 from slurmwrap.model.decision import Strike
 from slurmwrap.model.evidence import Diagnosis, RunKey
 from slurmwrap.model.gate_permit import Fault, Gate
-from slurmwrap.model.node import NodeHealth
+from slurmwrap.model.job_run import JobRun
 from slurmwrap.model.observation import Context, Observation
-from slurmwrap.model.run import JobRun
 from slurmwrap.protocols import Published
 from slurmwrap.store.database import Database
-from slurmwrap.store.published import FilePublisher
+from slurmwrap.store.published_files import FilePublisher
 
 Run = Callable[..., Result]
 NOW = time.time()

@@ -16,7 +16,7 @@ from fakes import START, FakeClock, FakeSlurm, job
 from typer.testing import Result
 
 from slurmwrap.cli.prerun import PrerunRow, format_prerun, rows_of
-from slurmwrap.config import Config
+from slurmwrap.config.load_config import Config
 from slurmwrap.console import Console
 from slurmwrap.gsub.follow_prerun import PrerunSnapshot, describe, follow, take_prerun_snapshot
 from slurmwrap.gsub.submit_context import PrerunChecks, SubmitContext

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.cli import reconcile_first
-from slurmwrap.cli.reconcile_first import FRESH_S, look_first
+from slurmwrap.cli import reconcile_user_jobs
+from slurmwrap.cli.reconcile_user_jobs import FRESH_S, look_first
 from slurmwrap.cli.record_access import RecordSource
-from slurmwrap.config import RULES, Config
+from slurmwrap.config.load_config import RULES, Config
 from slurmwrap.errors import SlurmUnreachable
 from slurmwrap.host.lock import hold_exclusive_lock
 from slurmwrap.store.database import Database
@@ -25,7 +25,7 @@ class Passes:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.rules: list[str] = []
-        monkeypatch.setattr(reconcile_first, "_run_pass", self.look)
+        monkeypatch.setattr(reconcile_user_jobs, "_run_pass", self.look)
 
     def look(self, place: RecordSource, config: Config) -> str:
         self.rules += sorted(set(config.rules.values()))
@@ -67,9 +67,9 @@ def test_a_slurm_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: pyt
         while True:
             time.sleep(0.01)
 
-    monkeypatch.setattr(reconcile_first, "_run_pass", look)
-    monkeypatch.setattr(reconcile_first, "BOUND_S", 0.05)
-    monkeypatch.setattr(reconcile_first, "SHOWN_AFTER_S", 0.01)
+    monkeypatch.setattr(reconcile_user_jobs, "_run_pass", look)
+    monkeypatch.setattr(reconcile_user_jobs, "BOUND_S", 0.05)
+    monkeypatch.setattr(reconcile_user_jobs, "SHOWN_AFTER_S", 0.01)
     assert look_first(place(tmp_path), CONFIG).startswith("Slurm did not give all answers within ")
 
 
@@ -79,10 +79,10 @@ def test_what_keeps_from_looking_is_named(tmp_path: Path, monkeypatch: pytest.Mo
 
     where = place(tmp_path)
     with monkeypatch.context() as patched:
-        patched.setattr(reconcile_first, "_run_pass", away)
+        patched.setattr(reconcile_user_jobs, "_run_pass", away)
         assert look_first(where, CONFIG).startswith("Slurm could not be asked (squeue: no answer within 4 s)")
     monkeypatch.setattr("slurmwrap.slurm.commands.SlurmCommands.cluster_name", lambda self: "lab")
-    monkeypatch.setattr(reconcile_first, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(reconcile_user_jobs, "_PAUSE_S", 0.0)
     Database.open(where.database).close()
     with hold_exclusive_lock(where.database.with_suffix(".lock"), "another reconciler"):
         assert look_first(where, CONFIG).endswith(f"(pid {os.getpid()}); what was found so far is shown")

@@ -19,12 +19,12 @@ from slurmwrap.errors import SlurmwrapError, UsageError
 from slurmwrap.host import munge
 from slurmwrap.model.evidence import Citation, Diagnosis, RunKey
 from slurmwrap.model.finding import Finding, Severity
+from slurmwrap.model.job_run import JobRun, PrerunRecord
 from slurmwrap.model.observation import Context, Observation
-from slurmwrap.model.run import JobRun, PrerunRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.store.database import Database
-from slurmwrap.store.published import FilePublisher
+from slurmwrap.store.published_files import FilePublisher
 from slurmwrap.store.serialize import to_json_dict
 from slurmwrap.store.spool_writer import write_plain
 

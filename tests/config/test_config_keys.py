@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from configuration_page import PAGE, with_keys
 
-from slurmwrap.config import BOUNDS, CHOICES, RULES, Config, merge
 from slurmwrap.config.config_check import find_mistakes, find_remarks
 from slurmwrap.config.config_errors import find_key_lines, list_sections, place
 from slurmwrap.config.config_keys import SECTIONS, Key, KeyReader, format_toml, get_value, list_keys, make_template
 from slurmwrap.config.key_origins import KeySetting, KeySource, find_unknown_variables, list_settings
+from slurmwrap.config.load_config import BOUNDS, CHOICES, RULES, Config, merge
 
 
 def every_key() -> set[str]:

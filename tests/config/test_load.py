@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from waiting import allow
 
-from slurmwrap.config import Config, Placement, Prerun, SiteSection, Submit, find_user_state_dir, load
+from slurmwrap.config.load_config import Config, Placement, Prerun, SiteSection, Submit, find_user_state_dir, load
 from slurmwrap.errors import ConfigError
 
 
@@ -146,7 +146,7 @@ def test_slurm_user_reads_none_either_and_everybody_else_does(open_dir: Path, st
     os.chown(state, state_of, state_of)
     file.write_text(f'[site]\nstate_dir = "{state}"\n')
     file.chmod(0o666)
-    run = "from slurmwrap.config import load; print(load().site.state_dir)"
+    run = "from slurmwrap.config.load_config import load; print(load().site.state_dir)"
     done = subprocess.run(
         [sys.executable, "-c", run],
         env={"SLURMWRAP_CONFIG": str(file), "HOME": "/nonexistent"},

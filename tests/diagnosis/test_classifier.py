@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from slurmwrap.diagnosis.classifier import diagnose_run, make_classifier
-from slurmwrap.diagnosis.evaluate import make_evidence
+from slurmwrap.diagnosis.evaluate_classifier import make_evidence
 from slurmwrap.diagnosis.signatures import get_default_signatures
 from slurmwrap.diagnosis.taxonomy import CATEGORIES, FAILURES, list_decisions
 from slurmwrap.model.evidence import Citation, Diagnosis, Evidence, KernelLine, LogTail

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurmwrap.diagnosis.evaluate import CategoryScore, ClassifierScore, Confusion, make_evidence, score
+from slurmwrap.diagnosis.evaluate_classifier import CategoryScore, ClassifierScore, Confusion, make_evidence, score
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
 from slurmwrap.model.evidence import Diagnosis, Evidence, KernelLine, LogTail
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from pprint import pformat
 
 from slurmwrap.diagnosis.classifier import diagnose_run
-from slurmwrap.diagnosis.evaluate import make_evidence, score
+from slurmwrap.diagnosis.evaluate_classifier import make_evidence, score
 
 LABELLED = Path(__file__).parents[1] / "data" / "diagnosis" / "labelled.jsonl"
 

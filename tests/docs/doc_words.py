@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from doc_pages import ROOT
 from docs_commands import Command, gsub_options, slurmwrap
 
-from slurmwrap.sbatch.options import OWN_BY_NAME, Argument
+from slurmwrap.sbatch.option_table import OWN_BY_NAME, Argument
 
 TREE = slurmwrap()
 GSUB = {**gsub_options(), "--help": Argument.NONE, "-h": Argument.NONE}

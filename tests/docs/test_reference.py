@@ -20,7 +20,7 @@ from doc_pages import ROOT
 from docs_commands import each, examples, gsub, slurmwrap
 from docs_tables import FOR_PEOPLE, INSIDE
 
-from slurmwrap.sbatch.options import OWN
+from slurmwrap.sbatch.option_table import OWN
 
 DUE = "make reference writes it anew"
 NAME = re.compile(r"(?:GSUB|SLURMWRAP)_[A-Z][A-Z_]*")

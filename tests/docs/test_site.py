@@ -154,9 +154,9 @@ def headings(page: Path) -> set[str]:
 
 def test_a_link_to_a_file_of_the_repository_becomes_its_name() -> None:
     shown = outside_links_as_text(
-        "see [the table](../slurmwrap/sbatch/options.py) and [`Makefile`](../Makefile)", "x.md"
+        "see [the table](../slurmwrap/sbatch/option_table.py) and [`Makefile`](../Makefile)", "x.md"
     )
-    assert shown == "see the table (`slurmwrap/sbatch/options.py`) and `Makefile`"
+    assert shown == "see the table (`slurmwrap/sbatch/option_table.py`) and `Makefile`"
     assert outside_links_as_text("[page](../dropin.md)", "concepts/job.md") == "[page](../dropin.md)"
     with pytest.raises(LostFile, match=r"docs/x.md: \[it\]\(../nosuch\) leads to nosuch"):
         outside_links_as_text("[it](../nosuch)", "x.md")

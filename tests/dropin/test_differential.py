@@ -19,7 +19,7 @@ from realslurm import Lab
 from waiting import allow
 
 from slurmwrap.sbatch.command_line import remove_quiet
-from slurmwrap.sbatch.options import SBATCH, Release
+from slurmwrap.sbatch.option_table import SBATCH, Release
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks"), pytest.mark.timeout(allow(600))]
 

@@ -20,7 +20,7 @@ from slurmwrap.prerun.static.entry_points import list_entry_points
 from slurmwrap.prerun.trial.supervisor import run_trial
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
 from slurmwrap.prerun.verdict.judge_trial import judge
-from slurmwrap.sbatch.request import JobRequest, Script
+from slurmwrap.sbatch.job_request import JobRequest, Script
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SCRIPTS = sorted(str(path.relative_to(EXAMPLES)) for path in EXAMPLES.rglob("*.sbatch"))

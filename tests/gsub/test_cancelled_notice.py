@@ -17,11 +17,11 @@ from slurmwrap.gsub.cancelled_notice import (
     was_cancelled,
 )
 from slurmwrap.host.output_file import append_lines
+from slurmwrap.model.job_run import PrerunRecord
 from slurmwrap.model.placement_plan import PlacementPlan
-from slurmwrap.model.run import PrerunRecord
 from slurmwrap.model.verdict import Outcome, Verdict
-from slurmwrap.sbatch.request import JobRequest, Origin, SbatchSetting, Script
-from slurmwrap.store.news import News, leave_news, take_news
+from slurmwrap.sbatch.job_request import JobRequest, Origin, SbatchSetting, Script
+from slurmwrap.store.job_notices import News, leave_news, take_news
 
 REASON = "train.py:28: KeyError: 'lr'"
 CANCEL = {"verb": "cancel", "target": "47", "option": "", "new": "", "reason": REASON, "error": None}

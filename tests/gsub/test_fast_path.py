@@ -13,7 +13,7 @@ import pytest
 from waiting import allow
 
 from slurmwrap import timing
-from slurmwrap.gsub import start
+from slurmwrap.gsub import gsub_script
 
 # Of the standard library, beside what Python has loaded when a program begins; a name here is a package with all in it.
 STANDARD = {
@@ -35,16 +35,16 @@ PLANNED = {
         "timing",
         "nearest_name",
     },
-    "config": {"paths", "config_sections"},
+    "config": {"config_paths", "config_sections", "load_config"},
     "host": {"system_clock", "run_command"},
     "inject": {"slurmwrap_launch", "slurmwrap_step"},
     "model": {
-        *("decision", "finding", "hostlist", "limits", "node", "observation"),
+        *("decision", "finding", "hostlist", "limits", "cluster", "observation"),
         *("placement_plan", "resource_profile", "submission", "topology"),
     },
     "sbatch": {
-        *("command_line", "fast_passthrough", "options", "parse", "passthrough"),
-        *("rewrite", "request", "script", "shape"),
+        *("command_line", "fast_passthrough", "option_table", "parse_request", "passthrough"),
+        *("rewrite", "job_request", "script_directives", "resource_shape"),
         "eligibility",  # --hold, --begin, --dependency, --reservation alone
     },
     "placement": {
@@ -80,7 +80,7 @@ PLANNED = {
     },
     "store": {"prerun_registry", "spool_writer", "serialize", "user_state_files"},
     "gsub": {
-        *("exec_sbatch", "gsub_main", "planning_inputs", "prefetch", "preflight", "prepare"),
+        *("exec_sbatch", "gsub_main", "planning_inputs", "prefetch", "refusals", "prepare"),
         *("process_env", "send", "submission_records", "submit", "submit_context"),
         "user_state",
     },
@@ -145,7 +145,7 @@ def loaded(tmp_path: Path):
     def run(*words: str, script: str) -> set[str]:
         (tmp_path / "job.sh").write_text(script)
         done = subprocess.run(
-            [sys.executable, "-X", "importtime", start.__file__, *words, "job.sh"],
+            [sys.executable, "-X", "importtime", gsub_script.__file__, *words, "job.sh"],
             env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=allow(60),
         )  # fmt: skip
         assert (done.returncode, done.stdout) == (0, "Submitted batch job 7\n"), done.stderr

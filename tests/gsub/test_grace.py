@@ -11,7 +11,7 @@ from fakes import START, FakeClock, job
 
 from slurmwrap.gsub.apply_verdict import HeldJob, extend_grace
 from slurmwrap.model.placement_plan import PlacementPlan
-from slurmwrap.sbatch.parse import parse_request
+from slurmwrap.sbatch.parse_request import parse_request
 
 MET = START - 5  # the pre-run is eligible since then
 GIVEN = START - 3000

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from slurmwrap.config import Config, Prerun
+from slurmwrap.config.load_config import Config, Prerun
 from slurmwrap.gsub.prepare import WEEK_S, draw
 
 MONDAY = 1_699_833_600.0  # 13 November 2023, 00:00 UTC

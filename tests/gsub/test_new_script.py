@@ -12,16 +12,16 @@ from unittest import mock
 import pytest
 from waiting import allow
 
-from slurmwrap.config import Config, load
+from slurmwrap.config.load_config import Config, load
 from slurmwrap.errors import ConfigError
-from slurmwrap.gsub import start
+from slurmwrap.gsub import gsub_script
 from slurmwrap.gsub.gsub_main import main
 from slurmwrap.gsub.new_script import get_template, is_new_command
 from slurmwrap.host.run_command import run as run_command
+from slurmwrap.package_files import shipped
 from slurmwrap.prerun.static import static_stage
 from slurmwrap.prerun.static.entry_points import list_entry_points
-from slurmwrap.resources import shipped
-from slurmwrap.sbatch.request import JobRequest, Script
+from slurmwrap.sbatch.job_request import JobRequest, Script
 
 SHIPPED = sorted(p.stem for p in (shipped("templates") / "launch").glob("[a-z]*.j2"))
 NO_SLURM = "gsub: Slurm could not be asked what its nodes are like: "
@@ -110,7 +110,7 @@ def test_new_writes_a_file_once_and_says_what_is_next(gsub, tmp_path: Path) -> N
 
 def test_the_program_writes_the_same(gsub, environ: dict[str, str], tmp_path: Path) -> None:
     words = ("new", "-o", "-", "--template=srun", "-N2", "-G16", "train.py")
-    argv = [sys.executable, start.__file__, *words]
+    argv = [sys.executable, gsub_script.__file__, *words]
     done = subprocess.run(argv, cwd=tmp_path / "work", env=environ, capture_output=True, text=True, timeout=allow(60))
     expected = gsub(*words)
     assert (done.returncode, done.stdout, done.stderr) == (0, expected.stdout, expected.stderr)
@@ -136,7 +136,7 @@ def test_new_alone_teaches(gsub, environ: dict[str, str], tmp_path: Path) -> Non
     assert (alone.returncode, alone.stdout, alone.stderr) == (255, "", asked.stdout)
     assert (asked.returncode, asked.stderr) == (0, "")
     assert "gsub new --template torchrun -G 16 train.py" in asked.stdout
-    (tmp_path / "sbatch").symlink_to(start.__file__)
+    (tmp_path / "sbatch").symlink_to(gsub_script.__file__)
     environ = {**environ, "PATH": "/usr/bin:/bin", "GSUB_DRY_RUN": "1"}
     as_sbatch = subprocess.run(
         [sys.executable, str(tmp_path / "sbatch"), "new"], cwd=tmp_path / "work", env=environ, capture_output=True,

@@ -12,7 +12,7 @@ from slurmwrap.gsub.prerun_job import JobGone, PrerunFiles, PrerunTerminated
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.model.trial_result import TrialResult
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
-from slurmwrap.sbatch.request import JobRequest, Script
+from slurmwrap.sbatch.job_request import JobRequest, Script
 
 
 @pytest.mark.parametrize("ends", [PrerunTerminated(), JobGone("job 81 started"), None])

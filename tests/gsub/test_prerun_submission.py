@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from slurmwrap.config import Prerun
+from slurmwrap.config.load_config import Prerun
 from slurmwrap.gsub.prerun_submission import TrialTimes, compute_trial_times
-from slurmwrap.model.node import Partition, Snapshot
-from slurmwrap.sbatch.parse import parse_request
+from slurmwrap.model.cluster import Partition, Snapshot
+from slurmwrap.sbatch.parse_request import parse_request
 
 PARTITIONS = (
     Partition(name="gpu", default=True),

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from waiting import allow
 
-from slurmwrap.gsub import start
+from slurmwrap.gsub import gsub_script
 from slurmwrap.gsub.submission_records import leave_submission
 from slurmwrap.model.evidence import RunKey
-from slurmwrap.model.run import JobRun
+from slurmwrap.model.job_run import JobRun
 from slurmwrap.model.submission import Submission
 from slurmwrap.store.database import Database
 
@@ -23,8 +23,8 @@ HERE = Submission(cluster="lab", job_id=81, uid=os.getuid(), user="ada", at=100.
 def told(home: Path) -> list[str]:
     environ = {"HOME": str(home), "XDG_STATE_HOME": f"{home}/state", "SLURMWRAP_COMPLETE": "jobs"}
     done = subprocess.run(
-        [sys.executable, start.__file__], env=environ, cwd=home, capture_output=True, text=True, timeout=allow(60),
-        stdin=subprocess.DEVNULL,
+        [sys.executable, gsub_script.__file__], env=environ, cwd=home, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=allow(60),
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from waiting import allow
 
-from slurmwrap.gsub import start
+from slurmwrap.gsub import gsub_script
 
 TELLS = """#!/bin/sh
 for descriptor in 0 1 2; do [ -e /proc/$$/fd/$descriptor ] && open="$open $descriptor"; done
@@ -36,7 +36,7 @@ def told(place: Path, *, redirect: str = "", **variables: str) -> dict[str, str]
     environ = {"PATH": "/usr/bin:/bin", "GSUB_SBATCH": str(place / "stand-in"), "TOLD": str(place / "told")}
     argv = f'exec "$0" "$@" {redirect}'
     done = subprocess.run(
-        ["bash", "-c", argv, sys.executable, start.__file__, "--hold", "x"],
+        ["bash", "-c", argv, sys.executable, gsub_script.__file__, "--hold", "x"],
         cwd=place, env={**environ, **variables}, capture_output=True, text=True, timeout=allow(60), check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (7, "", "")
@@ -74,10 +74,14 @@ def test_what_the_caller_closed_sbatch_finds_closed(place: Path, redirect: str, 
 
 
 def test_a_slurmwrap_that_is_only_on_pythonpath_is_found(tmp_path: Path) -> None:
-    package = Path(start.__file__).parents[2]
+    package = Path(gsub_script.__file__).parents[2]
     environ = {**os.environ, "PYTHONPATH": str(package), "GSUB_SBATCH": "/bin/echo"}
     done = subprocess.run(
-        [sys.executable, "-S", start.__file__, "--hold", "x"], env=environ, cwd=tmp_path, capture_output=True, text=True
+        [sys.executable, "-S", gsub_script.__file__, "--hold", "x"],
+        env=environ,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "--hold x\n", "")
 
@@ -88,6 +92,6 @@ def test_a_slurmwrap_that_is_only_on_pythonpath_is_found(tmp_path: Path) -> None
 def test_an_sbatch_that_cannot_be_started_is_named(tmp_path: Path, named: str, said: str, code: int) -> None:
     (tmp_path / "a").write_text("#!/bin/sh\n")
     environ = {"PATH": "/usr/bin:/bin", "GSUB_SBATCH": str(tmp_path / named)}
-    argv = [sys.executable, start.__file__, "--hold", "x"]
+    argv = [sys.executable, gsub_script.__file__, "--hold", "x"]
     done = subprocess.run(argv, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (code, "", f"gsub: error: {tmp_path / named}: {said}\n")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from slurmwrap.config import Config, Placement, Prerun
+from slurmwrap.config.load_config import Config, Placement, Prerun
 from slurmwrap.errors import PrerunFailed, RefusedError, SlurmError, SlurmUnreachable, StaticFailed
 from slurmwrap.gsub.apply_verdict import HeldJob, apply_verdict
 from slurmwrap.gsub.planning_inputs import read_planning_facts
@@ -20,24 +20,24 @@ from slurmwrap.gsub.prerun_sharing import release_all_orphans as look_after
 from slurmwrap.gsub.send import make_sbatch_call, send
 from slurmwrap.gsub.submit_context import PrerunChecks, SubmitContext, SubmitResult, TrialJob
 from slurmwrap.gsub.waiting_job import JobIdentity, list_expected_start_times
+from slurmwrap.model.cluster import Node, NodeLoad, Partition, Snapshot
 from slurmwrap.model.decision import BlockedInput, SlurmAction, Verb
 from slurmwrap.model.evidence import Citation
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.job_run import PrerunRecord
 from slurmwrap.model.limits import Limits, Qos, Quotas
-from slurmwrap.model.node import Node, NodeLoad, Partition, Snapshot
 from slurmwrap.model.past_failure import PastFailure
 from slurmwrap.model.resource_profile import CurvePoint, Measurement, ResourceProfile
-from slurmwrap.model.run import PrerunRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.topology import Switch, Topology
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.placement.slurm_options import PlanningFacts
 from slurmwrap.profiling.profile_key import profile_key_of, published_key_of
 from slurmwrap.protocols import OpenIncident, Published, SbatchCall, SbatchResult
-from slurmwrap.sbatch.options import REQUIRED, SbatchOption
-from slurmwrap.sbatch.parse import parse_request
-from slurmwrap.sbatch.request import JobRequest
+from slurmwrap.sbatch.job_request import JobRequest
+from slurmwrap.sbatch.option_table import REQUIRED, SbatchOption
+from slurmwrap.sbatch.parse_request import parse_request
 from slurmwrap.store.prerun_registry import PrerunRegistry, list_waiting_jobs
 from slurmwrap.store.prerun_registry import mark_submitted as submitted_trial
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from slurmwrap.gsub.preflight import Surroundings, select_unfixed_failures
+from slurmwrap.gsub.refusals import Surroundings, select_unfixed_failures
 from slurmwrap.model.evidence import Citation
 from slurmwrap.model.past_failure import PastFailure
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from waiting import allow
 
-from slurmwrap.gsub import start
+from slurmwrap.gsub import gsub_script
 
 SCONTROL = """#!/bin/sh
 if [ "$*" = "show node -d -o" ]; then
@@ -47,7 +47,7 @@ def test_what_hid_the_fate_of_the_job_is_said_as_it_was(tmp_path: Path, sbatch: 
         "SLURMWRAP_CONFIG": str(tmp_path / "config.toml"),
     }
     words = ["--prerun=off", "--no-tune", "--no-place", "--gpus=2", "--wrap=true"]
-    argv = [sys.executable, start.__file__, *words]
+    argv = [sys.executable, gsub_script.__file__, *words]
     done = subprocess.run(argv, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=allow(60))
     assert done.stderr == said
     assert (done.returncode, done.stdout) == (code, "")

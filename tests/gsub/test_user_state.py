@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from slurmwrap.config import Config, SiteSection
+from slurmwrap.config.load_config import Config, SiteSection
 from slurmwrap.gsub.user_state import UserStateStore
 from slurmwrap.host import munge
 from slurmwrap.model.submission import Submission

@@ -11,7 +11,7 @@ import pytest
 
 from slurmwrap.host.read_user_file import LATE_S, StepFiles
 from slurmwrap.model.evidence import RunKey
-from slurmwrap.model.run import JobRun
+from slurmwrap.model.job_run import JobRun
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
 LINE = "7 optimizer 10.0 13.0 0 0\n"

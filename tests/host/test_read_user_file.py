@@ -11,7 +11,7 @@ import pytest
 
 from slurmwrap.host.read_user_file import UserLogs
 from slurmwrap.model.evidence import LogTail, RunKey
-from slurmwrap.model.run import JobRun
+from slurmwrap.model.job_run import JobRun
 
 USER = 65534
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")

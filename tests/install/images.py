@@ -8,11 +8,11 @@ import stat
 from pathlib import Path
 from typing import Any
 
+from slurmwrap.install import install_workflow as hooks_flow
 from slurmwrap.install import uninstall as remove
-from slurmwrap.install import workflow as hooks_flow
+from slurmwrap.install.install_workflow import InstallContext
 from slurmwrap.install.manifest import FILE
 from slurmwrap.install.plan_installation import InstallationPlan
-from slurmwrap.install.workflow import InstallContext
 
 SLURM_CONF = """# a site's own
 ClusterName=Lab

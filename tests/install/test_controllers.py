@@ -13,6 +13,7 @@ from slurmwrap.errors import SlurmwrapError
 from slurmwrap.install import check_installation as checking
 from slurmwrap.install.copy_to_nodes import make_bundle
 from slurmwrap.install.install_output import diff, plan_json, plan_text
+from slurmwrap.install.install_workflow import for_controller
 from slurmwrap.install.manifest import FILE
 from slurmwrap.install.slurm_conf import (
     explain_no_controller,
@@ -20,7 +21,6 @@ from slurmwrap.install.slurm_conf import (
     list_other_controllers,
     settings_of,
 )
-from slurmwrap.install.workflow import for_controller
 
 TWO = "SlurmctldHost=ctl0(10.0.0.1)\nSlurmctldHost=ctl1.example.org(10.0.0.2)\n"
 

@@ -19,7 +19,7 @@ from slurmwrap.install.copy_to_nodes import (
     make_node_script,
     send,
 )
-from slurmwrap.model.node import Node
+from slurmwrap.model.cluster import Node
 from slurmwrap.node_hooks import unpack_hooks
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a node's job is root's")

@@ -15,8 +15,8 @@ from images import MORE, SLURM_CONF, SLURM_UID, ground_of, install, make_image, 
 
 from slurmwrap.errors import SlurmwrapError, UsageError
 from slurmwrap.install import check_installation as checking
+from slurmwrap.install import install_workflow as hooks_flow
 from slurmwrap.install import uninstall as remove
-from slurmwrap.install import workflow as hooks_flow
 from slurmwrap.install.install_output import diff, make_lines_harmless, plan_json, plan_text
 from slurmwrap.install.manifest import FILE
 from slurmwrap.install.plan_installation import SAME, UPGRADE
@@ -319,7 +319,7 @@ def test_a_spool_with_other_modes_is_not_changed_but_said(image: Path) -> None:
 
 
 def test_without_a_shared_directory_it_says_what_is_missing(image: Path) -> None:
-    from slurmwrap.install import workflow as hooks_flow
+    from slurmwrap.install import install_workflow as hooks_flow
 
     with pytest.raises(UsageError, match="need a directory that they share"):
         hooks_flow.make(ground_of(image), {}, "", None, "22.05")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap import config
+from slurmwrap.config import load_config as config
 from slurmwrap.errors import LabError
 from slurmwrap.lab.lab_directories import LabDirectories
 from slurmwrap.lab.lab_spec import LabSpec

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.lab.bringup import cause, telling
 from slurmwrap.lab.lab_directories import LabDirectories
+from slurmwrap.lab.lab_startup import cause, telling
 
 NOISE = ("n0", "[2026-11-20T10:00:00] error: mpi/pmix_v4: init: can not load PMIx library")
 FATAL = ("n1", "slurmd: fatal: Unable to initialize cgroup plugin")

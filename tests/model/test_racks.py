@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurmwrap.errors import ConfigError
-from slurmwrap.model.node import Node
+from slurmwrap.model.cluster import Node
 from slurmwrap.model.racks import of_features, of_file
 from slurmwrap.model.topology import Domain, Topology
 

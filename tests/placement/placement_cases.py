@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from slurmwrap.model.node import Node, NodeHealth, Snapshot
+from slurmwrap.model.cluster import Node, NodeHealth, Snapshot
 from slurmwrap.model.topology import Switch, Topology
-from slurmwrap.sbatch.request import CpuUnit, GpuUnit, JobRequest, MemUnit, Origin, ResourceShape, SbatchSetting, Script
+from slurmwrap.sbatch.job_request import (
+    CpuUnit,
+    GpuUnit,
+    JobRequest,
+    MemUnit,
+    Origin,
+    ResourceShape,
+    SbatchSetting,
+    Script,
+)
 
 SHAPE = ResourceShape(
     nodes=2,

@@ -10,8 +10,8 @@ import pytest
 from placement_cases import cluster, node
 from test_resource_units import asked
 
-from slurmwrap.config import Config, Placement
-from slurmwrap.model.node import Node, Partition, Snapshot
+from slurmwrap.config.load_config import Config, Placement
+from slurmwrap.model.cluster import Node, Partition, Snapshot
 from slurmwrap.model.placement_plan import Level, PlacementPlan
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.model.topology import Domain, Topology

@@ -14,8 +14,8 @@ import pytest
 from test_asking import EVEN, SKEWED, blocks
 from test_resource_units import asked
 
-from slurmwrap.config import Config
-from slurmwrap.model.node import Node, Snapshot
+from slurmwrap.config.load_config import Config
+from slurmwrap.model.cluster import Node, Snapshot
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.placement.plan_placement import plan
 from slurmwrap.placement.slurm_options import PlanningFacts

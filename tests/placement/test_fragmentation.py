@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from fakes import job, node
 
+from slurmwrap.model.cluster import Node, Snapshot
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.node import Node, Snapshot
 from slurmwrap.model.topology import Switch, Topology
 from slurmwrap.placement.fragmentation import is_scattered
-from slurmwrap.sbatch.request import GpuUnit, ResourceShape
+from slurmwrap.sbatch.job_request import GpuUnit, ResourceShape
 
 PER_NODE = ResourceShape(gpus=4, gpus_per_node=4, gpu_unit=GpuUnit.GRES)
 ANYHOW = ResourceShape(gpus=4, gpu_unit=GpuUnit.GPUS)

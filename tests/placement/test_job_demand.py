@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from placement_cases import IDLE, ONE_GPU, node, request
 
-from slurmwrap.config import Config, Placement, Tuning
+from slurmwrap.config.load_config import Config, Placement, Tuning
 from slurmwrap.model.resource_profile import IMPORTED, CurvePoint, ResourceProfile, SpeedPoint
 from slurmwrap.placement.demand import JobDemand, limit_to_request, limit_to_share, make_job_demand
 from slurmwrap.placement.plan_placement import plan
 from slurmwrap.placement.throughput import find_speed
 from slurmwrap.placement.tuning_bounds import make_least_node
-from slurmwrap.sbatch.request import CpuUnit, MemUnit, ResourceShape
+from slurmwrap.sbatch.job_request import CpuUnit, MemUnit, ResourceShape
 
 HUNGRY = ((1, 1.0), (2, 2.0), (4, 3.6), (8, 6.0), (16, 9.0))
 CONTENT = ((1, 1.0), (2, 1.9), (4, 2.0), (16, 2.0))

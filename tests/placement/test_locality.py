@@ -9,8 +9,8 @@ import pytest
 from placement_cases import cluster, node
 from test_resource_units import asked
 
-from slurmwrap.config import Config
-from slurmwrap.model.node import Node, NodeLoad, Partition, Reservation, Snapshot
+from slurmwrap.config.load_config import Config
+from slurmwrap.model.cluster import Node, NodeLoad, Partition, Reservation, Snapshot
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.model.topology import Switch, Topology

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurmwrap.model.node import Node, NodeLoad
+from slurmwrap.model.cluster import Node, NodeLoad
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.placement.node_ranking import compute_clash
 

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from placement_cases import IDLE, ONE_GPU, SHAPE, cluster, node, request, suspect
 
-from slurmwrap.config import Config, Placement, Tuning
+from slurmwrap.config.load_config import Config, Placement, Tuning
+from slurmwrap.model.cluster import Partition, Snapshot
 from slurmwrap.model.hostlist import expand
-from slurmwrap.model.node import Partition, Snapshot
 from slurmwrap.model.placement_plan import Level, PlacementPlan
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.model.topology import Topology
 from slurmwrap.placement.plan_placement import plan
-from slurmwrap.sbatch.request import CpuUnit, GpuUnit, GsubOptions, JobRequest, MemUnit, OptionChange, ResourceShape
+from slurmwrap.sbatch.job_request import CpuUnit, GpuUnit, GsubOptions, JobRequest, MemUnit, OptionChange, ResourceShape
 
 CAP = Config(placement=Placement(exclude_cap=0.25))
 

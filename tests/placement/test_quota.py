@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 from placement_cases import IDLE, SHAPE, request
 
-from slurmwrap.config import Config
+from slurmwrap.config.load_config import Config
+from slurmwrap.model.cluster import Partition
 from slurmwrap.model.limits import NO_LIMITS, Association, Limits, Qos, Quotas, strictest
-from slurmwrap.model.node import Partition
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.placement.plan_placement import plan
 from slurmwrap.placement.quota import compute_limits, keep
 from slurmwrap.placement.tuning_bounds import Bounds
-from slurmwrap.sbatch.request import CpuUnit, MemUnit, OptionChange, ResourceShape
+from slurmwrap.sbatch.job_request import CpuUnit, MemUnit, OptionChange, ResourceShape
 
 # 2 nodes of 4 GPUs each, -c8 and 64,000 MiB per node: 2 CPUs and 16,000 MiB per GPU, 16 CPUs and 128,000 MiB in all
 WANTS = Bounds(cpus_per_gpu=4.0, mem_mib_per_gpu=24_000, cpu_reason="c", mem_reason="m")

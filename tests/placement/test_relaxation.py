@@ -20,7 +20,7 @@ from slurmwrap.placement.relaxation import (
     is_loosening,
     relax,
 )
-from slurmwrap.sbatch.request import CpuUnit, GpuUnit, MemUnit, OptionChange, ResourceShape
+from slurmwrap.sbatch.job_request import CpuUnit, GpuUnit, MemUnit, OptionChange, ResourceShape
 
 T0 = 1_790_000_000
 SHAPE = ResourceShape(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from slurmwrap.placement.resource_units import ResourceUnits, compute_resource_units
-from slurmwrap.sbatch.parse import parse_request
-from slurmwrap.sbatch.request import JobRequest
+from slurmwrap.sbatch.job_request import JobRequest
+from slurmwrap.sbatch.parse_request import parse_request
 
 
 def asked(options: str) -> JobRequest:

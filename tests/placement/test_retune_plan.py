@@ -11,7 +11,7 @@ from slurmwrap.model.decision import SlurmAction, Verb
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.placement.retune import group_calls, list_restoring_updates, make_retune_actions, undo
-from slurmwrap.sbatch.request import CpuUnit, GpuUnit, GsubOptions, JobRequest, MemUnit, OptionChange
+from slurmwrap.sbatch.job_request import CpuUnit, GpuUnit, GsubOptions, JobRequest, MemUnit, OptionChange
 
 ASKED = request()
 WAITING = JobRecord(job_id=7, state="PENDING", num_nodes=2, cpus=16, mem_mib_per_node=64000)

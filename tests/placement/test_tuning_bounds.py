@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from placement_cases import SHAPE, node
 
-from slurmwrap.config import Config
+from slurmwrap.config.load_config import Config
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.placement.tuning_bounds import (
     compute_asked_cpus_per_gpu,
@@ -15,7 +15,7 @@ from slurmwrap.placement.tuning_bounds import (
     compute_tuning_bounds,
     get_tasks_per_node,
 )
-from slurmwrap.sbatch.request import CpuUnit, MemUnit, ResourceShape
+from slurmwrap.sbatch.job_request import CpuUnit, MemUnit, ResourceShape
 
 
 def cpus(asked: int, need: float | None, *, runs: int = 0, bound: bool = False, gpus: int = 4) -> float | None:

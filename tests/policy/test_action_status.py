@@ -8,7 +8,7 @@ import pytest
 from fakes import START, job, node
 
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.run import ActionRecord
+from slurmwrap.model.job_run import ActionRecord
 from slurmwrap.policy.action_status import ActionState, get_status_of_drain, get_status_of_job_action
 from slurmwrap.policy.run_from_slurm import record_of
 from slurmwrap.policy.strikes import Fleet

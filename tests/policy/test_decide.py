@@ -7,19 +7,19 @@ from dataclasses import replace
 import pytest
 from fakes import START, job, node
 
-from slurmwrap.config import RULES, Config, Retry
+from slurmwrap.config.load_config import RULES, Config, Retry
+from slurmwrap.model.cluster import Partition
 from slurmwrap.model.decision import BlockedInput, RetryDecision, Strike, Verb
 from slurmwrap.model.evidence import Citation, Diagnosis
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.node import Partition
 from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy import incident as incident_module
 from slurmwrap.policy.blocked_inputs import make_published_block
-from slurmwrap.policy.decide import DecisionContext, decide
 from slurmwrap.policy.decision_context import InputFailure
 from slurmwrap.policy.incident import Incident
 from slurmwrap.policy.retry_budget import Entry, Ledger
+from slurmwrap.policy.retry_decision import DecisionContext, decide
 from slurmwrap.policy.run_from_slurm import record_of
 from slurmwrap.policy.strikes import Fleet
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from fakes import START, job
 
-from slurmwrap.config import Incidents
+from slurmwrap.config.load_config import Incidents
 from slurmwrap.model.evidence import Citation, Diagnosis
-from slurmwrap.model.run import JobRun
+from slurmwrap.model.job_run import JobRun
 from slurmwrap.model.topology import Switch, Topology
 from slurmwrap.policy.incident import Incident, find, find_incident_of_run, wait_s
 from slurmwrap.policy.run_from_slurm import record_of

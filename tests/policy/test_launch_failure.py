@@ -7,8 +7,8 @@ from dataclasses import replace
 from fakes import START, job
 from test_decide import ACT, AGAIN, CONSENT, case, diagnosis, steps
 
-from slurmwrap.policy.decide import decide
 from slurmwrap.policy.retry_budget import Entry, Ledger
+from slurmwrap.policy.retry_decision import decide
 from slurmwrap.policy.run_from_slurm import record_of, run_before
 
 HELD = replace(AGAIN, reason="launch failed requeued held")

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from fakes import START
 
-from slurmwrap.config import Nodes
+from slurmwrap.config.load_config import Nodes
+from slurmwrap.model.job_run import StrikeRecord
 from slurmwrap.model.observation import Context, Observation
-from slurmwrap.model.run import StrikeRecord
 from slurmwrap.policy.node_history import (
     CLEARED,
     Exposure,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fakes import job
 
-from slurmwrap.model.node import Partition
+from slurmwrap.model.cluster import Partition
 from slurmwrap.policy.resize import memory_cap, more_memory, more_time, time_needed_s
 
 PER_CPU: dict[str, object] = {"mem_mib_per_node": None, "mem_mib_per_cpu": 500, "cpus": 8}

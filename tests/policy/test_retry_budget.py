@@ -8,8 +8,8 @@ import pytest
 from fakes import START, job
 
 from slurmwrap.model.evidence import Diagnosis
+from slurmwrap.model.job_run import JobRun
 from slurmwrap.model.resource_profile import Measurement
-from slurmwrap.model.run import JobRun
 from slurmwrap.policy.retry_budget import Entry, Ledger, ledger_of
 from slurmwrap.policy.run_from_slurm import record_of
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from fakes import START, job
 
 from slurmwrap.model.evidence import RunKey
+from slurmwrap.model.job_run import JobRun
 from slurmwrap.model.observation import Context, Observation
-from slurmwrap.model.run import JobRun
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.run_from_slurm import record_of, remembered, run_of_hooks, speaks_for, submitted_id
 

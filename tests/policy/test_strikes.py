@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from fakes import START, job, node
 
-from slurmwrap.config import Config, Placement
+from slurmwrap.config.load_config import Config, Placement
+from slurmwrap.model.cluster import Node, NodeHealth, Snapshot
 from slurmwrap.model.evidence import Diagnosis
-from slurmwrap.model.node import Node, NodeHealth, Snapshot
-from slurmwrap.model.run import StrikeRecord
+from slurmwrap.model.job_run import StrikeRecord
 from slurmwrap.policy.node_history import NodeHistory
 from slurmwrap.policy.run_from_slurm import record_of
 from slurmwrap.policy.strikes import Fleet, fleet_of, health, lost_node, out_of_service, standings

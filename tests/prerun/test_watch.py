@@ -8,8 +8,8 @@ from fakes import START, FakeClock, FakeSlurm, job
 from slurmwrap.gsub.prerun_job import AGAIN_S, WATCH_S, JobGone, RealJobWatcher
 from slurmwrap.prerun.trial.trial_environment import select_passed_on
 from slurmwrap.prerun.trial.trial_spec import make_export_file
-from slurmwrap.sbatch.parse import parse_request
-from slurmwrap.sbatch.request import JobRequest
+from slurmwrap.sbatch.job_request import JobRequest
+from slurmwrap.sbatch.parse_request import parse_request
 
 
 def watch(*states: str, number: str | None = "7") -> tuple[RealJobWatcher, FakeSlurm, FakeClock]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from waiting import allow, wait_until
 
-from slurmwrap.resources import shipped
+from slurmwrap.package_files import shipped
 from slurmwrap.store import prerun_registry
 
 WRAPPER = shipped("templates") / "prerun" / "wrapper.sh"

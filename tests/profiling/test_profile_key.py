@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from slurmwrap.profiling.profile_key import compute_fingerprint, derive_key, derive_variant
-from slurmwrap.sbatch.options import REQUIRED
-from slurmwrap.sbatch.request import GsubOptions, JobRequest, Origin, ResourceShape, SbatchSetting, Script
+from slurmwrap.sbatch.job_request import GsubOptions, JobRequest, Origin, ResourceShape, SbatchSetting, Script
+from slurmwrap.sbatch.option_table import REQUIRED
 
 ASKED = JobRequest(
     script=Script(path="run.sbatch", name="run.sbatch", content=b"#!/bin/sh\nsrun python train.py\n"),

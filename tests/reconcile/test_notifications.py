@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.config import Config, Mail
+from slurmwrap.config.load_config import Config, Mail
 from slurmwrap.host import mail
 from slurmwrap.model.evidence import Diagnosis, RunKey
-from slurmwrap.model.run import JobRun
+from slurmwrap.model.job_run import JobRun
 from slurmwrap.reconcile.notifications import MailingPublisher
-from slurmwrap.store.published import WHY, FilePublisher
+from slurmwrap.store.published_files import WHY, FilePublisher
 
 DIAGNOSIS = Diagnosis(category="gpu_oom", domain="U", decision="stop", confidence=0.9, signature="gpu.oom_torch")
 

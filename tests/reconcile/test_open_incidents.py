@@ -11,7 +11,7 @@ from fakes import START, Fuse, Killed, job, node
 from night_figures import night_of
 from test_reconcile_pass import ACT, NCCL, World, hooks, outcome, submission, submitted
 
-from slurmwrap.config import Incidents
+from slurmwrap.config.load_config import Incidents
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.topology import Switch, Topology
 from slurmwrap.policy.incident import Incident

@@ -13,7 +13,7 @@ import pytest
 from fakes import FakeClock, Fuse, Killed, job, node
 from test_reconcile_pass import BUG, MISSING, NCCL, XID_79, World, hooks, outcome, submission, submitted
 
-from slurmwrap.config import RULES, Config, Placement, Retry
+from slurmwrap.config.load_config import RULES, Config, Placement, Retry
 from slurmwrap.errors import SlurmError, StoreError
 from slurmwrap.model.decision import InputRead, SlurmAction
 from slurmwrap.model.job_record import JobRecord

@@ -13,21 +13,21 @@ from typing import Any
 import pytest
 from fakes import START, FakeClock, FakeLogs, FakePublisher, FakeSlurm, Fuse, Killed, MemorySpool, job
 
-from slurmwrap.config import RULES, Config, Retry
+from slurmwrap.config.load_config import RULES, Config, Retry
 from slurmwrap.diagnosis.classifier import diagnose_run
 from slurmwrap.errors import SlurmError, SlurmUnreachable
 from slurmwrap.model.decision import InputRead, SlurmAction, Strike, Verb
 from slurmwrap.model.evidence import Diagnosis, Evidence, LogTail, RunKey
 from slurmwrap.model.job_record import JobRecord
+from slurmwrap.model.job_run import JobRun, LedgerReset, PrerunRecord
 from slurmwrap.model.observation import Context, Observation, RejectedEntry, SpoolEntry
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.model.resource_profile import Measurement
-from slurmwrap.model.run import JobRun, LedgerReset, PrerunRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.reconcile import PassSummary, Scope, Services, reconcile_once, watch
 from slurmwrap.reconcile.reconcile_context import ReconcilerState
-from slurmwrap.sbatch.request import ResourceShape
+from slurmwrap.sbatch.job_request import ResourceShape
 from slurmwrap.store.database import Database
 from slurmwrap.store.deserialize import record_from_json
 from slurmwrap.store.serialize import to_json_dict

@@ -11,15 +11,15 @@ import pytest
 from fakes import START, Fuse, Killed, job, node
 from test_reconcile_pass import ACT, World, submission, submitted
 
-from slurmwrap.config import Config, Placement, Tuning
+from slurmwrap.config.load_config import Config, Placement, Tuning
 from slurmwrap.errors import SlurmError, SlurmUnreachable
+from slurmwrap.model.cluster import NodeLoad
 from slurmwrap.model.decision import SlurmAction
 from slurmwrap.model.evidence import RunKey
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.node import NodeLoad
+from slurmwrap.model.job_run import ActionRecord, QueueDelay
 from slurmwrap.model.placement_plan import Level, PlacementPlan
 from slurmwrap.model.resource_profile import ResourceProfile
-from slurmwrap.model.run import ActionRecord, QueueDelay
 from slurmwrap.model.submission import Submission
 from slurmwrap.placement.relaxation import may_be_touched
 from slurmwrap.placement.token_bucket import fill_bucket, take
@@ -27,7 +27,7 @@ from slurmwrap.policy.run_from_slurm import key_of
 from slurmwrap.reconcile import Scope, reconcile_once
 from slurmwrap.reconcile.pending_jobs import select_first_jobs
 from slurmwrap.reconcile.reconcile_context import ReconcilerState
-from slurmwrap.sbatch.request import CpuUnit, GpuUnit, MemUnit, OptionChange, ResourceShape
+from slurmwrap.sbatch.job_request import CpuUnit, GpuUnit, MemUnit, OptionChange, ResourceShape
 
 SHAPE = ResourceShape(
     nodes=1, tasks_per_node=2, gpus=2, gpus_per_node=2, gpu_unit=GpuUnit.GRES,

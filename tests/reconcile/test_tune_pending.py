@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fakes import START, FakeClock, FakeLogs, FakePublisher, FakeSlurm, MemorySpool, job, node
 
-from slurmwrap.config import RULES, Config, Placement, Tuning
+from slurmwrap.config.load_config import RULES, Config, Placement, Tuning
 from slurmwrap.diagnosis.classifier import diagnose_run
 from slurmwrap.errors import SlurmError
 from slurmwrap.model.decision import InputRead, SlurmAction
@@ -19,7 +19,7 @@ from slurmwrap.model.resource_profile import CurvePoint, ResourceProfile
 from slurmwrap.model.submission import Submission
 from slurmwrap.reconcile import PassSummary, Scope, Services, reconcile_once
 from slurmwrap.reconcile.reconcile_context import ReconcilerState
-from slurmwrap.sbatch.request import CpuUnit, GpuUnit, MemUnit, OptionChange, ResourceShape
+from slurmwrap.sbatch.job_request import CpuUnit, GpuUnit, MemUnit, OptionChange, ResourceShape
 from slurmwrap.store.database import Database
 from slurmwrap.store.deserialize import record_from_json
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from slurmwrap.model.decision import BlockedInput
-from slurmwrap.model.run import ActionRecord, JobRun, PrerunRecord, StrikeRecord
+from slurmwrap.model.job_run import ActionRecord, JobRun, PrerunRecord, StrikeRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.store.deserialize import record_from_json
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from slurmwrap.model.run import ActionRecord
+from slurmwrap.model.job_run import ActionRecord
 from slurmwrap.report.action_counts import format_scontrol_line, list_advised_actions
 from slurmwrap.report.night_report import ToDo
 

@@ -10,7 +10,7 @@ from fakes import START, job
 
 from slurmwrap.model.decision import Verb
 from slurmwrap.model.evidence import Diagnosis
-from slurmwrap.model.run import ActionRecord, JobRun, StrikeRecord
+from slurmwrap.model.job_run import ActionRecord, JobRun, StrikeRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.run_from_slurm import record_of
 from slurmwrap.report.agreement import compare_rules_with_outcomes

@@ -12,7 +12,7 @@ import pytest
 from night_figures import night_of
 
 from slurmwrap.model.evidence import Diagnosis, RunKey
-from slurmwrap.model.run import Incident, JobRun, PrerunRecord, StrikeRecord
+from slurmwrap.model.job_run import Incident, JobRun, PrerunRecord, StrikeRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.report.formulas import NEEDED

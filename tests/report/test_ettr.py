@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from slurmwrap.model.evidence import Diagnosis, RunKey
+from slurmwrap.model.job_run import JobRun
 from slurmwrap.model.resource_profile import Measurement
-from slurmwrap.model.run import JobRun
 from slurmwrap.report.night_report import Counted
 from slurmwrap.report.usage_totals import compute_ettr
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from slurmwrap.config import Nodes
-from slurmwrap.model.run import StrikeRecord
+from slurmwrap.config.load_config import Nodes
+from slurmwrap.model.job_run import StrikeRecord
 from slurmwrap.policy.node_history import Exposure, NodeHistory
 from slurmwrap.report.lemon_nodes import list_lemons, list_nodes_to_drain
 from slurmwrap.report.night_report import ToDo

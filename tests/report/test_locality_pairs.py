@@ -10,8 +10,8 @@ import pytest
 from night_figures import figures_of, night_of
 
 from slurmwrap.model.evidence import Diagnosis, RunKey
+from slurmwrap.model.job_run import JobRun
 from slurmwrap.model.resource_profile import Measurement
-from slurmwrap.model.run import JobRun
 from slurmwrap.model.submission import Submission
 from slurmwrap.report.night_report import Saving
 from slurmwrap.report.report_inputs import Paced

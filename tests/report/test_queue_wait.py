@@ -8,7 +8,7 @@ from datetime import UTC
 from night_figures import night_of
 
 from slurmwrap.model.evidence import RunKey
-from slurmwrap.model.run import ActionRecord, JobRun, QueueDelay
+from slurmwrap.model.job_run import ActionRecord, JobRun, QueueDelay
 from slurmwrap.model.submission import Submission
 from slurmwrap.report.headline import build_page
 from slurmwrap.report.job_report.job_report_text import format_job_report

@@ -14,9 +14,9 @@ from night_figures import night_of
 
 from slurmwrap.cli.record_access import RecordSource
 from slurmwrap.cli.report import build_report_of_night
-from slurmwrap.config import Config
+from slurmwrap.config.load_config import Config
 from slurmwrap.model.evidence import Diagnosis, RunKey
-from slurmwrap.model.run import ActionRecord, Incident, JobRun, PrerunRecord
+from slurmwrap.model.job_run import ActionRecord, Incident, JobRun, PrerunRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.report.report_inputs import BIN_EDGES_S

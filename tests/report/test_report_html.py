@@ -12,13 +12,13 @@ from html.parser import HTMLParser
 import nights
 import pytest
 
+from slurmwrap.package_files import shipped
 from slurmwrap.report import report_html
 from slurmwrap.report.headline import build_page
 from slurmwrap.report.night_report import NightReport, ShareRow
 from slurmwrap.report.report_page import Column, ReportTable
 from slurmwrap.report.report_plots import draw
 from slurmwrap.report.text_format import visible
-from slurmwrap.resources import shipped
 
 VOID = frozenset({"meta", "link", "br", "hr", "img", "input"})
 

@@ -9,13 +9,13 @@ import pytest
 
 from slurmwrap.model.decision import BlockedInput
 from slurmwrap.model.evidence import Diagnosis, RunKey
+from slurmwrap.model.job_run import JobRun, PrerunRecord
 from slurmwrap.model.resource_profile import Measurement
-from slurmwrap.model.run import JobRun, PrerunRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.report.night_report import Blocked, Estimate, Headline, NightReport, Preruns, SuspectNodes, ToDo
 from slurmwrap.report.user_report import advised_time_s, own_report, used_words
-from slurmwrap.sbatch.request import CpuUnit, MemUnit, ResourceShape
+from slurmwrap.sbatch.job_request import CpuUnit, MemUnit, ResourceShape
 
 SINCE, UNTIL = 1_000_000.0, 1_086_400.0
 NIGHT = NightReport(

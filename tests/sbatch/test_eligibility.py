@@ -10,7 +10,7 @@ from slurmwrap.sbatch.eligibility import (
     list_corresponding_jobs,
     make_prerun_dependency,
 )
-from slurmwrap.sbatch.parse import parse_request
+from slurmwrap.sbatch.parse_request import parse_request
 
 NOW = 1_800_000_000.0
 RESERVATIONS = {"soon": int(NOW) + 60, "open": int(NOW) - 60}

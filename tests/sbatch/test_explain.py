@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.sbatch.explain import explain, make_equivalent_script
-from slurmwrap.sbatch.parse import parse_request
-from slurmwrap.sbatch.request import BatchScript, JobRequest, OptionChange
+from slurmwrap.sbatch.job_request import BatchScript, JobRequest, OptionChange
+from slurmwrap.sbatch.parse_request import parse_request
 from slurmwrap.sbatch.rewrite import render
 
 DATA = Path(__file__).parents[1] / "data" / "sbatch"

@@ -19,10 +19,10 @@ from slurmwrap.sbatch.fast_passthrough import (
     is_certain_passthrough,
     read_regular_file,
 )
-from slurmwrap.sbatch.options import BY_LETTER, BY_NAME, NONE, OWN_BY_NAME
-from slurmwrap.sbatch.parse import parse_request
+from slurmwrap.sbatch.job_request import GsubOptions
+from slurmwrap.sbatch.option_table import BY_LETTER, BY_NAME, NONE, OWN_BY_NAME
+from slurmwrap.sbatch.parse_request import parse_request
 from slurmwrap.sbatch.passthrough import find_passthrough_reason
-from slurmwrap.sbatch.request import GsubOptions
 
 PLAIN = b"#!/bin/bash\n#SBATCH --mem=4G -c 2\nsrun python train.py --gpus 8\n"
 ASKS = ("gres", "gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "tres-per-task")
@@ -32,7 +32,7 @@ def glance(*words: str, script: bytes | None = PLAIN, environ: dict[str, str] | 
     return is_certain_passthrough(words, environ or {}, {"a.sh": script}.get)
 
 
-# --- its tables are those of sbatch/options.py
+# --- its tables are those of sbatch/option_table.py
 
 
 def test_letters_that_take_a_value_are_those_of_the_table_without_the_two_that_matter() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slurmwrap.sbatch.command_line import BadOption, build_names, scan
-from slurmwrap.sbatch.options import REQUIRED, SbatchOption
+from slurmwrap.sbatch.option_table import REQUIRED, SbatchOption
 
 
 def options(*words: str, release=None) -> list[tuple[str, str | None]]:

@@ -22,8 +22,8 @@ from slurmwrap.sbatch.launch_templates import (
     list_submission_words,
     quote_for_bash,
 )
-from slurmwrap.sbatch.options import SBATCH
-from slurmwrap.sbatch.parse import parse_request
+from slurmwrap.sbatch.option_table import SBATCH
+from slurmwrap.sbatch.parse_request import parse_request
 
 EIGHT = (NodeKind(count=8, gpus=8, cpus=64),)
 MIXED = (NodeKind(count=2, gpus=4, cpus=16), NodeKind(count=8, gpus=8, cpus=64))

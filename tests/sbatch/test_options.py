@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.sbatch.command_line import BadOption, Names, build_names, scan
-from slurmwrap.sbatch.options import (
+from slurmwrap.sbatch.job_request import GsubOptions
+from slurmwrap.sbatch.option_table import (
     ALIASES,
     BY_LETTER,
     BY_NAME,
@@ -20,7 +21,6 @@ from slurmwrap.sbatch.options import (
     REQUIRED,
     SBATCH,
 )
-from slurmwrap.sbatch.request import GsubOptions
 
 CAPTURES = Path(__file__).parents[1] / "data" / "slurm"
 RELEASES = {"22.05": (22, 5), "24.11": (24, 11), "26.05": (26, 5)}

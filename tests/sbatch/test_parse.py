@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import pytest
 
 from slurmwrap.errors import ScriptError, SlurmwrapError, UnknownOption, UsageError
-from slurmwrap.sbatch.parse import parse_request
-from slurmwrap.sbatch.request import GsubOptions, JobRequest, Origin, SbatchSetting
+from slurmwrap.sbatch.job_request import GsubOptions, JobRequest, Origin, SbatchSetting
+from slurmwrap.sbatch.parse_request import parse_request
 
 SCRIPT = b"#!/bin/bash\n#SBATCH --gres=gpu:a100:8 --mem=500G\n#SBATCH -p gpu\n\nsrun python train.py\n"
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from slurmwrap.config import Submit
-from slurmwrap.sbatch.parse import parse_request
+from slurmwrap.config.load_config import Submit
+from slurmwrap.sbatch.job_request import JobRequest
+from slurmwrap.sbatch.parse_request import parse_request
 from slurmwrap.sbatch.passthrough import (
     count_array_tasks,
     find_passthrough_reason,
@@ -14,7 +15,6 @@ from slurmwrap.sbatch.passthrough import (
     find_switch_off_reason,
     remove_outer_job,
 )
-from slurmwrap.sbatch.request import JobRequest
 
 
 def ask(*argv: str, script: bytes = b"#!/bin/sh\n", environ: dict[str, str] | None = None) -> JobRequest:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from slurmwrap.sbatch.parse import parse_request
-from slurmwrap.sbatch.request import BatchScript, JobRequest, OptionChange, RequestChange
+from slurmwrap.sbatch.job_request import BatchScript, JobRequest, OptionChange, RequestChange
+from slurmwrap.sbatch.parse_request import parse_request
 from slurmwrap.sbatch.rewrite import find_conflict, render
 
 SCRIPT = b"""#!/bin/bash

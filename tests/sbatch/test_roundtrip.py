@@ -10,11 +10,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from slurmwrap.sbatch.explain import explain, make_equivalent_script
-from slurmwrap.sbatch.options import BY_NAME, COMMAND_LINE_ONLY, NONE
-from slurmwrap.sbatch.parse import parse_request
-from slurmwrap.sbatch.request import JobRequest, OptionChange, Origin
+from slurmwrap.sbatch.job_request import JobRequest, OptionChange, Origin
+from slurmwrap.sbatch.option_table import BY_NAME, COMMAND_LINE_ONLY, NONE
+from slurmwrap.sbatch.parse_request import parse_request
 from slurmwrap.sbatch.rewrite import find_conflict, render, spell
-from slurmwrap.sbatch.script import quote_word
+from slurmwrap.sbatch.script_directives import quote_word
 
 FEWER = settings(max_examples=settings.default.max_examples // 3)  # each costs much, and more find no more
 

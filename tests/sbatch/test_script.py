@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurmwrap.sbatch.script import BadLine, has_foreign_directives, parse_directives, quote_word, replace_spans
+from slurmwrap.sbatch.script_directives import (
+    BadLine,
+    has_foreign_directives,
+    parse_directives,
+    quote_word,
+    replace_spans,
+)
 
 
 def words(*lines: str, release: tuple[int, int] | None = (22, 5)) -> list[list[str]]:

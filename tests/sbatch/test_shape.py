@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from slurmwrap.errors import UsageError
-from slurmwrap.sbatch.parse import parse_request
-from slurmwrap.sbatch.request import CpuUnit, GpuUnit, JobRequest, MemUnit, ResourceShape
-from slurmwrap.sbatch.shape import parse_time_limit
+from slurmwrap.sbatch.job_request import CpuUnit, GpuUnit, JobRequest, MemUnit, ResourceShape
+from slurmwrap.sbatch.parse_request import parse_request
+from slurmwrap.sbatch.resource_shape import parse_time_limit
 
 
 def ask(*argv: str, script: bytes = b"#!/bin/sh\n", environ: dict[str, str] | None = None) -> JobRequest:

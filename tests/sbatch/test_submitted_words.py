@@ -16,9 +16,9 @@ from slurmwrap.sbatch.command_line import (
     select_words_for_sbatch,
     split_command_line,
 )
-from slurmwrap.sbatch.options import NONE, OWN, REQUIRED, SBATCH
-from slurmwrap.sbatch.parse import parse_request
-from slurmwrap.sbatch.request import JobRequest, OptionChange
+from slurmwrap.sbatch.job_request import JobRequest, OptionChange
+from slurmwrap.sbatch.option_table import NONE, OWN, REQUIRED, SBATCH
+from slurmwrap.sbatch.parse_request import parse_request
 from slurmwrap.sbatch.rewrite import list_submitted_options, render
 
 SCRIPT = b"#!/bin/sh\n#SBATCH --mem=500G --requ\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurmwrap.sbatch.parse import parse_request
+from slurmwrap.sbatch.parse_request import parse_request
 from slurmwrap.sbatch.passthrough import find_engine_reason, find_passthrough_reason, open_file
 
 SUBMITIT = b"#!/bin/bash\n#SBATCH --gpus-per-node=2\nsrun python -u -m submitit.core._submit /home/a/logs\n"

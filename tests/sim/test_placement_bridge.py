@@ -10,9 +10,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurmwrap.model.node import Node, Partition, Snapshot
+from slurmwrap.model.cluster import Node, Partition, Snapshot
 from slurmwrap.model.resource_profile import ResourceProfile
-from slurmwrap.sbatch.request import CpuUnit, GpuUnit, MemUnit, ResourceShape
+from slurmwrap.sbatch.job_request import CpuUnit, GpuUnit, MemUnit, ResourceShape
 from slurmwrap.sim import placement_bridge
 from slurmwrap.sim.engines import SchedulerParams, play_backfill
 from slurmwrap.sim.placement_bridge import SimSnapshot, plan_like_gsub, request_of, topology_of

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from slurmwrap.placement.allocate import allocate_proportional
 from slurmwrap.sim.arrays import Ints
 from slurmwrap.sim.engines.rounds_engine import play_rounds
-from slurmwrap.sim.outcome import SimOutcome
 from slurmwrap.sim.queue_policies import POLICIES, Active, Policy, policy_of
 from slurmwrap.sim.sim_job import SimJob, servers_of
+from slurmwrap.sim.sim_outcome import SimOutcome
 
 SERVERS = servers_of(2, gpus=4, cpus=16, mem_gb=256)
 GPUS = 8

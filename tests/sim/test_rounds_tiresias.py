@@ -14,9 +14,9 @@ import pytest
 
 from slurmwrap.placement.allocate import allocate_proportional
 from slurmwrap.sim.engines.rounds_engine import play_rounds
-from slurmwrap.sim.outcome import TimeSummary, summarize_outcome
 from slurmwrap.sim.queue_policies import policy_of
 from slurmwrap.sim.sim_job import SimJob, servers_of
+from slurmwrap.sim.sim_outcome import TimeSummary, summarize_outcome
 from slurmwrap.sim.trace.read_trace import open_load
 from slurmwrap.sim.trace.synergy_loads import generate_load
 

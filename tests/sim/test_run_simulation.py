@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from slurmwrap.sim.outcome import SimOutcome, TimeSummary
 from slurmwrap.sim.run_simulation import Simulation, run_simulation
 from slurmwrap.sim.sim_job import SimJob, servers_of
+from slurmwrap.sim.sim_outcome import SimOutcome, TimeSummary
 
 
 def job(number: int, submit_s: float, work_s: float, gpus: int = 1) -> SimJob:

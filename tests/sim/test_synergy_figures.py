@@ -15,10 +15,10 @@ import pytest
 from slurmwrap.cli.profile.profile_files import parse_profiles
 from slurmwrap.placement.allocate import allocate
 from slurmwrap.sim.engines.rounds_engine import play_rounds
-from slurmwrap.sim.outcome import TimeSummary, summarize_outcome
 from slurmwrap.sim.queue_policies import Fifo, Policy, Srtf
 from slurmwrap.sim.run_simulation import Simulation, run_simulation
 from slurmwrap.sim.sim_job import SimJob, servers_of
+from slurmwrap.sim.sim_outcome import TimeSummary, summarize_outcome
 from slurmwrap.sim.trace.read_trace import open_load
 from slurmwrap.sim.trace.synergy_loads import generate_load
 

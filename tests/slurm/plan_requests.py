@@ -11,16 +11,16 @@ from dataclasses import dataclass
 
 from waiting import allow
 
-from slurmwrap.config import Config, Placement
+from slurmwrap.config.load_config import Config, Placement
 from slurmwrap.errors import SlurmwrapError
+from slurmwrap.model.cluster import NodeHealth, NodeLoad, Snapshot
 from slurmwrap.model.hostlist import expand
-from slurmwrap.model.node import NodeHealth, NodeLoad, Snapshot
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.placement.plan_placement import plan
 from slurmwrap.placement.slurm_options import PlanningFacts
-from slurmwrap.sbatch.parse import parse_request
-from slurmwrap.sbatch.request import JobRequest
+from slurmwrap.sbatch.job_request import JobRequest
+from slurmwrap.sbatch.parse_request import parse_request
 from slurmwrap.sbatch.rewrite import render
 
 SCRIPT = "#!/bin/sh\ntrue\n"

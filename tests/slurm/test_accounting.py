@@ -15,8 +15,8 @@ from realslurm import USERS, Lab, need_accounting, run_as, started
 from waiting import allow, wait_for
 
 from slurmwrap.cli.profile.profile_files import export_profiles
+from slurmwrap.model.cluster import Snapshot
 from slurmwrap.model.limits import Quotas
-from slurmwrap.model.node import Snapshot
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.slurm.assoc_mgr_parser import parse_limits
 from slurmwrap.slurm.commands import SlurmCommands

@@ -16,8 +16,8 @@ from waiting import wait_for
 
 from slurmwrap.errors import SlurmError
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.slurm.accounting import Sacct
 from slurmwrap.slurm.commands import SlurmCommands
+from slurmwrap.slurm.sacct import Sacct
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(600)]
 ALICE, BOB = USERS

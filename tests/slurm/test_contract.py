@@ -19,11 +19,11 @@ from waiting import wait_for
 
 from slurmwrap.errors import SlurmError, SlurmUnreachable
 from slurmwrap.host.run_command import run
+from slurmwrap.model.cluster import Node
 from slurmwrap.model.decision import SlurmAction, Verb
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.node import Node
 from slurmwrap.protocols import SbatchCall, SbatchResult, Slurm
-from slurmwrap.slurm.adapter import choose
+from slurmwrap.slurm.choose_adapter import choose
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.slurm.pyslurm.compatibility import find_installed_version
 from slurmwrap.slurm.pyslurm.pyslurm_adapter import SlurmByPySlurm

@@ -13,7 +13,7 @@ from realslurm import USERS, Lab
 from site_records import site, site_rows
 from waiting import wait_for, wait_until
 
-from slurmwrap.model.run import JobRun
+from slurmwrap.model.job_run import JobRun
 from slurmwrap.policy.retry_budget import ledger_of
 from slurmwrap.store.database import Database
 

@@ -22,7 +22,7 @@ from slurmwrap.install.hook_versions import SAME, list_node_hooks, read_checksum
 from slurmwrap.lab import daemons, machine
 from slurmwrap.lab.lab_directories import LabDirectories
 from slurmwrap.lab.render_slurm_conf import parse_release
-from slurmwrap.resources import shipped
+from slurmwrap.package_files import shipped
 from slurmwrap.store.spool_reader import SealedSpool
 
 pytestmark = pytest.mark.lab

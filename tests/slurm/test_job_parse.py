@@ -12,8 +12,8 @@ import pytest
 
 from slurmwrap.errors import SlurmwrapError
 from slurmwrap.sbatch.command_line import BadOption, build_names, scan
-from slurmwrap.sbatch.options import BASE, SBATCH
-from slurmwrap.sbatch.parse import parse_request
+from slurmwrap.sbatch.option_table import BASE, SBATCH
+from slurmwrap.sbatch.parse_request import parse_request
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks")]
 

@@ -19,8 +19,8 @@ import pytest
 from realslurm import USERS, Lab, started
 from waiting import wait_for
 
+from slurmwrap.model.cluster import NodeHealth, NodeLoad
 from slurmwrap.model.hostlist import expand
-from slurmwrap.model.node import NodeHealth, NodeLoad
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.protocols import Published
 from slurmwrap.slurm.commands import SlurmCommands

@@ -18,7 +18,7 @@ from plan_requests import faults, trials
 from realslurm import USERS, Lab, started
 from waiting import allow, wait_for
 
-from slurmwrap.model.node import Snapshot
+from slurmwrap.model.cluster import Snapshot
 from slurmwrap.model.topology import Domain, Topology
 from slurmwrap.slurm.commands import SlurmCommands
 

@@ -19,7 +19,7 @@ from waiting import wait_for
 from slurmwrap.model.decision import SlurmAction, Verb
 from slurmwrap.model.placement_plan import Level, PlacementPlan
 from slurmwrap.model.submission import Submission
-from slurmwrap.sbatch.request import CpuUnit, GpuUnit, MemUnit, OptionChange, ResourceShape
+from slurmwrap.sbatch.job_request import CpuUnit, GpuUnit, MemUnit, OptionChange, ResourceShape
 from slurmwrap.slurm.commands import SlurmCommands
 
 pytestmark = pytest.mark.lab

@@ -16,7 +16,7 @@ from slurmwrap.model.decision import SlurmAction, Verb
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.placement_plan import PlacementPlan
 from slurmwrap.placement.retune import make_retune_actions, undo
-from slurmwrap.sbatch.request import CpuUnit, GpuUnit, JobRequest, MemUnit, OptionChange, ResourceShape, Script
+from slurmwrap.sbatch.job_request import CpuUnit, GpuUnit, JobRequest, MemUnit, OptionChange, ResourceShape, Script
 from slurmwrap.slurm.commands import SlurmCommands, argv_of
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("lab_without_hooks")]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.slurm.accounting import parse_runs
+from slurmwrap.slurm.sacct import parse_runs
 
 DATA = Path(__file__).parent.parent / "data" / "slurm"
 SEP = "\x1f0123456789abcdef\x1f"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from slurmwrap.model.cluster import Node
 from slurmwrap.model.limits import NO_LIMITS, Association, Limits, Qos, Quotas
-from slurmwrap.model.node import Node
 from slurmwrap.slurm.assoc_mgr_parser import enforced, parse_limits
 from slurmwrap.slurm.scontrol_parser import parse_nodes
 from slurmwrap.slurm.snapshot import make_assoc_mgr_request

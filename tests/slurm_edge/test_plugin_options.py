@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.sbatch.options import OPTIONAL, REQUIRED, SbatchOption
+from slurmwrap.sbatch.option_table import OPTIONAL, REQUIRED, SbatchOption
 from slurmwrap.slurm.plugin_options import (
     PluginOptions,
     find_options_written_apart,

@@ -14,10 +14,10 @@ import pytest
 from waiting import allow
 
 from slurmwrap.errors import SlurmUnreachable
+from slurmwrap.model.cluster import Node, Snapshot
 from slurmwrap.model.decision import SlurmAction, Verb
-from slurmwrap.model.node import Node, Snapshot
-from slurmwrap.sbatch.parse import parse_request
-from slurmwrap.slurm.adapter import choose
+from slurmwrap.sbatch.parse_request import parse_request
+from slurmwrap.slurm.choose_adapter import choose
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.slurm.pyslurm import compatibility, worker_client
 from slurmwrap.slurm.pyslurm.pyslurm_adapter import Request, SlurmByPySlurm, Unable, change_of, make_submission_request

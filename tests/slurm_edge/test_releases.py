@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.lab.render_slurm_conf import parse_release
+from slurmwrap.model.cluster import Node, Partition
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.limits import Association, Limits, Qos
-from slurmwrap.model.node import Node, Partition
 from slurmwrap.model.topology import Switch, Topology
 from slurmwrap.node_hooks import epilog_slurmctld
 from slurmwrap.node_hooks import hook_environment as hook_job
-from slurmwrap.sbatch.options import SBATCH, Release
+from slurmwrap.sbatch.option_table import SBATCH, Release
 from slurmwrap.sim.trace.read_trace import open_load
 from slurmwrap.slurm.assoc_mgr_parser import parse_limits
 from slurmwrap.slurm.scontrol_parser import parse_config, parse_nodes, parse_partitions, release_of

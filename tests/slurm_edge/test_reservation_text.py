@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurmwrap.model.node import Partition, Reservation
+from slurmwrap.model.cluster import Partition, Reservation
 from slurmwrap.slurm.scontrol_parser import parse_max_switch_wait_s, parse_nodes, parse_partitions, parse_reservations
 
 CAPTURES = Path(__file__).parents[1] / "data" / "slurm"

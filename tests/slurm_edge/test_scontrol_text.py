@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.model.node import Node, Partition
+from slurmwrap.model.cluster import Node, Partition
 from slurmwrap.slurm.scontrol_parser import parse_config, parse_nodes, parse_partitions
 
 CAPTURES = Path(__file__).parents[1] / "data" / "slurm"

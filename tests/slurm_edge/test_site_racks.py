@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from slurmwrap.model.node import Node
+from slurmwrap.model.cluster import Node
 from slurmwrap.model.topology import Domain, Switch, Topology
 from slurmwrap.slurm.site_topology import SiteRacks
 

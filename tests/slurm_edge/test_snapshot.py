@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.errors import SlurmUnreachable
-from slurmwrap.model.node import Partition, Reservation
+from slurmwrap.model.cluster import Partition, Reservation
 from slurmwrap.model.topology import Block, Domain, Switch, Topology
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.slurm.site_topology import SiteRacks

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slurmwrap.store.connection import find_filesystem, select_journal_mode
+from slurmwrap.store.sqlite_connection import find_filesystem, select_journal_mode
 
 MOUNTS = r"""22 1 8:2 / / rw,relatime shared:1 - ext4 /dev/sda2 rw
 30 22 0:26 / /home rw,nosuid shared:5 - nfs4 server:/export/home rw,vers=4.2

@@ -18,15 +18,15 @@ from slurmwrap.errors import StoreError
 from slurmwrap.model.decision import BlockedInput, PlannedAction, RetryDecision, SlurmAction, Strike, Verb
 from slurmwrap.model.evidence import Citation, Diagnosis, RunKey
 from slurmwrap.model.finding import Finding, Severity
+from slurmwrap.model.job_run import ActionRecord, Incident, JobRun, PrerunRecord, QueueDelay, StrikeRecord
 from slurmwrap.model.observation import Context, Observation, RejectedEntry
 from slurmwrap.model.resource_profile import Measurement, ResourceProfile
-from slurmwrap.model.run import ActionRecord, Incident, JobRun, PrerunRecord, QueueDelay, StrikeRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.protocols import Store
 from slurmwrap.store.database import Database
 from slurmwrap.store.migrations import APPLICATION_ID, VERSION
-from slurmwrap.store.schema import TABLES
+from slurmwrap.store.record_rows import TABLES
 
 UGLY = "quote ' \" ; newline \n escape \x1b[31m null \x00 not UTF-8 \udcff"
 

@@ -16,7 +16,7 @@ from waiting import wait_until
 from slurmwrap.errors import StoreError
 from slurmwrap.model.decision import PlannedAction, SlurmAction, Verb
 from slurmwrap.model.evidence import RunKey
-from slurmwrap.model.run import JobRun
+from slurmwrap.model.job_run import JobRun
 from slurmwrap.store import db_maintenance
 from slurmwrap.store.database import Database
 from slurmwrap.store.migrations import VERSION

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.store.database import Database
-from slurmwrap.store.schema import TABLES
+from slurmwrap.store.record_rows import TABLES
 from slurmwrap.store.schema_docs import describe_tables, format_markdown
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "database.md").read_text(encoding="utf-8")

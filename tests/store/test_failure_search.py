@@ -9,7 +9,7 @@ import pytest
 
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.evidence import Citation, Diagnosis, RunKey
-from slurmwrap.model.run import JobRun
+from slurmwrap.model.job_run import JobRun
 from slurmwrap.store.database import Database
 from slurmwrap.store.table_reader import MARKS, search_failures
 

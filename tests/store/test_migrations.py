@@ -11,10 +11,10 @@ import pytest
 
 from slurmwrap.errors import StoreError
 from slurmwrap.model.evidence import Diagnosis, RunKey
+from slurmwrap.model.job_run import JobRun
 from slurmwrap.model.observation import Context, Observation
 from slurmwrap.model.resource_profile import ResourceProfile
-from slurmwrap.model.run import JobRun
-from slurmwrap.store import connection, database, db_creation, db_maintenance
+from slurmwrap.store import database, db_creation, db_maintenance, sqlite_connection
 from slurmwrap.store.database import Database
 from slurmwrap.store.db_maintenance import check
 from slurmwrap.store.migrations import MIGRATIONS, VERSION, split_statements
@@ -56,7 +56,7 @@ LATER = (
 
 def release(monkeypatch: pytest.MonkeyPatch, *steps: tuple[str, ...]) -> None:
     """Make this slurmwrap a later one, whose schema has further steps."""
-    for module in (connection, database, db_creation, db_maintenance):
+    for module in (sqlite_connection, database, db_creation, db_maintenance):
         monkeypatch.setattr(module, "VERSION", VERSION + len(steps))
     added = tuple(lambda step=step: step for step in steps)
     monkeypatch.setattr(db_creation, "MIGRATIONS", (*MIGRATIONS, *added))

@@ -12,8 +12,8 @@ from fakes import START
 
 from slurmwrap.model.decision import Strike
 from slurmwrap.model.evidence import Citation, Diagnosis, RunKey
+from slurmwrap.model.job_run import JobRun
 from slurmwrap.model.observation import Context, Observation
-from slurmwrap.model.run import JobRun
 from slurmwrap.policy.node_history import CLEARED, Exposure, GpuFault, NodeFailure, Removal, Repair
 from slurmwrap.store.database import Database
 

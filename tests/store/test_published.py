@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.errors import StoreError
+from slurmwrap.model.cluster import NodeHealth
 from slurmwrap.model.decision import BlockedInput
 from slurmwrap.model.evidence import Diagnosis, RunKey
-from slurmwrap.model.node import NodeHealth
+from slurmwrap.model.job_run import ActionRecord, JobRun
 from slurmwrap.model.resource_profile import ResourceProfile
-from slurmwrap.model.run import ActionRecord, JobRun
 from slurmwrap.protocols import Published, Publisher
-from slurmwrap.store.published import KEEP_S, FilePublisher, parse_published, read_published, read_why
+from slurmwrap.store.published_files import KEEP_S, FilePublisher, parse_published, read_published, read_why
 
 PUBLISHED = Published(
     at=5.0,

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from synthetic_year import fill
 
-from slurmwrap.cli.run_queries import sums_of
+from slurmwrap.cli.run_selection import sums_of
 from slurmwrap.model.evidence import RunKey
-from slurmwrap.model.run import JobRun
+from slurmwrap.model.job_run import JobRun
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.run_filter import RunFilter, matches
 from slurmwrap.policy.run_from_slurm import submitted_id
 from slurmwrap.report.job_report.timeline import has_never_run, list_stopped_jobs
 from slurmwrap.report.job_rows import JobRow, make_job_row
-from slurmwrap.store import queries
+from slurmwrap.store import list_queries
 from slurmwrap.store.database import Database
 from slurmwrap.store.job_summary import summarize_jobs
 
@@ -68,9 +68,9 @@ CASES = {
 def test_sql_and_the_predicate_agree(path: Path, real: list[JobRun], wanted: RunFilter) -> None:
     expected = {run.attempt: run for run in real if matches(wanted, run)}
     with Database.open(path, readonly=True) as database:
-        found = queries.find_runs(database, wanted, limit=None)
-        sums = queries.sum_runs(database, wanted)
-        jobs = queries.find_jobs(database, wanted, limit=None)
+        found = list_queries.find_runs(database, wanted, limit=None)
+        sums = list_queries.sum_runs(database, wanted)
+        jobs = list_queries.find_jobs(database, wanted, limit=None)
     assert len(found) == len(expected)
     assert {run.attempt: run for run in found} == expected
     told = sums_of(found)
@@ -82,7 +82,7 @@ def test_sql_and_the_predicate_agree(path: Path, real: list[JobRun], wanted: Run
 
 def test_the_cases_find_something_and_not_everything(path: Path) -> None:
     with Database.open(path, readonly=True) as database:
-        counts = {name: len(queries.find_runs(database, wanted, limit=None)) for name, wanted in CASES.items()}
+        counts = {name: len(list_queries.find_runs(database, wanted, limit=None)) for name, wanted in CASES.items()}
     assert counts["none"] == 0
     assert all(
         0 < count < counts["all"] for name, count in counts.items() if name not in ("all", "none", "a partition")
@@ -91,9 +91,9 @@ def test_the_cases_find_something_and_not_everything(path: Path) -> None:
 
 def test_the_newest_come_first_by_their_end_or_their_beginning(path: Path) -> None:
     with Database.open(path, readonly=True) as database:
-        every = queries.find_runs(database, RunFilter(), limit=None)
-        some = queries.find_runs(database, RunFilter(), limit=10)
-        jobs = queries.find_jobs(database, RunFilter(), limit=5)
+        every = list_queries.find_runs(database, RunFilter(), limit=None)
+        some = list_queries.find_runs(database, RunFilter(), limit=10)
+        jobs = list_queries.find_jobs(database, RunFilter(), limit=5)
     moments = [run.end_time or run.start_time or run.attempt.submit_time for run in every]
     assert moments == sorted(moments, reverse=True)
     assert any(run.end_time is None for run in every)
@@ -103,30 +103,30 @@ def test_the_newest_come_first_by_their_end_or_their_beginning(path: Path) -> No
 
 def test_one_job_is_found_by_its_key(path: Path) -> None:
     with Database.open(path, readonly=True) as database:
-        run = queries.find_runs(database, RunFilter(failed=True), limit=1)[0]
-        assert run in queries.find_runs_of_id(database, run.attempt.job_id)
-        assert queries.find_runs_of_id(database, 10**12) == ()
-        assert queries.list_clusters(database) == (run.attempt.cluster,)
-        assert queries.find_uids(database, run.user) == (run.uid,)
+        run = list_queries.find_runs(database, RunFilter(failed=True), limit=1)[0]
+        assert run in list_queries.find_runs_of_id(database, run.attempt.job_id)
+        assert list_queries.find_runs_of_id(database, 10**12) == ()
+        assert list_queries.list_clusters(database) == (run.attempt.cluster,)
+        assert list_queries.find_uids(database, run.user) == (run.uid,)
 
 
 def test_a_question_about_one_job_reads_no_table_from_end_to_end(path: Path) -> None:
     """At a site they have millions of rows."""
     with Database.open(path, readonly=True) as database:
-        run = queries.find_runs(database, RunFilter(failed=True), limit=1)[0]
+        run = list_queries.find_runs(database, RunFilter(failed=True), limit=1)[0]
         asked: list[str] = []
         connection = database.connection
         connection.set_trace_callback(asked.append)
         database.attempts_of(run.address)
         database.attempts_of(f"{run.attempt.job_id}_3")
-        queries.find_runs_of_id(database, run.attempt.job_id)
+        list_queries.find_runs_of_id(database, run.attempt.job_id)
         database.submissions_of(run.attempt.job_id)
         database.preruns_of(run.attempt.job_id)
         database.actions(run.attempt)
         database.delays(job_id=run.attempt.job_id)
         database.resets(run.attempt.job_id)
-        queries.find_runs(database, RunFilter(since=UNTIL - DAY), limit=10)
-        queries.find_jobs(database, RunFilter(since=UNTIL - DAY, failed=True), limit=10)
+        list_queries.find_runs(database, RunFilter(since=UNTIL - DAY), limit=10)
+        list_queries.find_jobs(database, RunFilter(since=UNTIL - DAY, failed=True), limit=10)
         connection.set_trace_callback(None)
         plans = [row[3] for sql in asked for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}")]
     assert len(plans) > 20
@@ -137,7 +137,7 @@ def test_a_question_about_one_job_reads_no_table_from_end_to_end(path: Path) -> 
 @pytest.mark.parametrize("wanted", CASES.values(), ids=CASES)
 def test_a_row_of_many_jobs_at_once_is_that_of_each_alone(path: Path, wanted: RunFilter) -> None:
     with Database.open(path, readonly=True) as database:
-        keys = queries.find_jobs(database, wanted, limit=None)
+        keys = list_queries.find_jobs(database, wanted, limit=None)
         rows = [make_job_row(one.runs, one.to_do, one.submission) for one in summarize_jobs(database, keys)]
         alone = [by_its_key(database, key) for key in keys]
     assert rows == alone
@@ -156,8 +156,8 @@ def test_what_waits_is_what_has_no_run(path: Path, tmp_path: Path) -> None:
     copy = tmp_path / "site.db"
     copy.write_bytes(path.read_bytes())
     with Database.open(copy) as database:
-        assert queries.find_waiting_submissions(database, since=0.0, until=None, users=(), limit=None) == ()
-        ended = queries.find_runs(database, RunFilter(failed=True), limit=1)[0]
+        assert list_queries.find_waiting_submissions(database, since=0.0, until=None, users=(), limit=None) == ()
+        ended = list_queries.find_runs(database, RunFilter(failed=True), limit=1)[0]
         cluster = ended.attempt.cluster
         for job_id, user, at in ((900_001, "ada", UNTIL - 9), (900_002, "bob", UNTIL - DAY), (900_003, "ada", UNTIL)):
             database.save_submission(Submission(cluster=cluster, job_id=job_id, uid=1, user=user, at=at, name="x"))
@@ -176,7 +176,7 @@ def test_what_waits_is_what_has_no_run(path: Path, tmp_path: Path) -> None:
             since: float = UNTIL - DAY, until: float | None = None, user: str = "", limit: int = 9
         ) -> list[int]:
             users = (user,) if user else ()
-            found = queries.find_waiting_submissions(database, since=since, until=until, users=users, limit=limit)
+            found = list_queries.find_waiting_submissions(database, since=since, until=until, users=users, limit=limit)
             return [one.job_id for one in found]
 
         assert waiting() == [elsewhere.job_id, 900_001, 900_002]

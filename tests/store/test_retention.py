@@ -14,13 +14,13 @@ import pytest
 from synthetic_year import fill
 from waiting import allow, wait_until
 
-from slurmwrap.config import Nodes, Retention
+from slurmwrap.config.load_config import Nodes, Retention
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
 from slurmwrap.model.decision import PlannedAction, SlurmAction, Verb
 from slurmwrap.model.evidence import Citation, Diagnosis, RunKey
+from slurmwrap.model.job_run import JobRun, QueueDelay
 from slurmwrap.model.observation import Context, Observation, RejectedEntry
 from slurmwrap.model.resource_profile import Measurement
-from slurmwrap.model.run import JobRun, QueueDelay
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.node_score import compute_node_scores
 from slurmwrap.store import retention

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from slurmwrap.model.evidence import Diagnosis, RunKey
+from slurmwrap.model.job_run import JobRun
 from slurmwrap.model.observation import Context, Observation
-from slurmwrap.model.run import JobRun
 from slurmwrap.model.submission import Submission
-from slurmwrap.store.published import FilePublisher
+from slurmwrap.store.published_files import FilePublisher
 from slurmwrap.store.sealed_diagnoses import read_published_ends
 from slurmwrap.store.serialize import to_json_dict
 from slurmwrap.store.spool_writer import write_plain

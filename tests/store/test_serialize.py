@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from slurmwrap.model.evidence import Citation, Diagnosis, RunKey
 from slurmwrap.model.finding import Finding, Severity
+from slurmwrap.model.job_run import JobRun, PrerunRecord
 from slurmwrap.model.placement_plan import Level, PlacementPlan
 from slurmwrap.model.resource_profile import Measurement
-from slurmwrap.model.run import JobRun, PrerunRecord
 from slurmwrap.model.verdict import Outcome, Verdict
-from slurmwrap.sbatch.request import RequestChange
+from slurmwrap.sbatch.job_request import RequestChange
 from slurmwrap.store.deserialize import record_from_json
 from slurmwrap.store.serialize import to_json_dict
 

@@ -14,9 +14,9 @@ import pytest
 from slurmwrap.errors import StoreError
 from slurmwrap.model.decision import BlockedInput
 from slurmwrap.model.evidence import Citation, Diagnosis, RunKey
+from slurmwrap.model.job_run import JobRun, PrerunRecord
 from slurmwrap.model.past_failure import PastFailure
 from slurmwrap.model.resource_profile import ResourceProfile
-from slurmwrap.model.run import JobRun, PrerunRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.store.database import Database
@@ -178,7 +178,7 @@ def test_reading_loads_no_sqlite_utils(state: UserState) -> None:
 import sys
 from pathlib import Path
 from slurmwrap.store.user_state_files import UserState
-from slurmwrap.store.published import read_published
+from slurmwrap.store.published_files import read_published
 before = "sqlite3" in sys.modules
 UserState(Path({str(state.directory)!r})).passed("f1")
 print(before, [m for m in ("sqlite_utils", "typer", "jinja2", "subprocess") if m in sys.modules])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.model.evidence import Diagnosis, RunKey
-from slurmwrap.model.run import JobRun
+from slurmwrap.model.job_run import JobRun
 from slurmwrap.store.why_file import BesideOutput
 
 DIAGNOSIS = Diagnosis(category="gpu_oom", domain="U", decision="stop", confidence=0.9, signature="gpu.oom_torch")

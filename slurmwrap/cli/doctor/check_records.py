@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 
-from slurmwrap.config import Config, find_user_state_dir
+from slurmwrap.config.load_config import Config, find_user_state_dir
 from slurmwrap.errors import SlurmError
 from slurmwrap.fast_dataclasses import dataclass, field
+from slurmwrap.model.cluster import Node, Snapshot
 from slurmwrap.model.hostlist import fold
-from slurmwrap.model.node import Node, Snapshot
-from slurmwrap.slurm.adapter import AdapterChoice, choose
+from slurmwrap.slurm.choose_adapter import AdapterChoice, choose
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.slurm.pyslurm.compatibility import read_commands_release
 from slurmwrap.store.user_state_files import DATABASE

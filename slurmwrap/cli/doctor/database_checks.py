@@ -12,8 +12,8 @@ from pathlib import Path
 
 from slurmwrap.cli.doctor.check_records import FAIL, OK, SKIP, WARN, CheckContext, CheckResult
 from slurmwrap.errors import StoreError
-from slurmwrap.store.connection import connect_readonly, read_version, translate_sqlite_errors
 from slurmwrap.store.migrations import VERSION
+from slurmwrap.store.sqlite_connection import connect_readonly, read_version, translate_sqlite_errors
 
 # Of a file of 2 GB a whole check takes half a minute.
 CHECK_S = 5.0

@@ -33,7 +33,7 @@ from slurmwrap.cli.doctor.check_records import (
     find_worst_state,
 )
 from slurmwrap.cli.doctor.check_registry import LOOKS
-from slurmwrap.config import load
+from slurmwrap.config.load_config import load
 from slurmwrap.console import Console, columns
 from slurmwrap.errors import ConfigError, UsageError
 from slurmwrap.escape import harmless

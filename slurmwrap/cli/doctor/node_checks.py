@@ -15,8 +15,8 @@ from slurmwrap.cli.doctor.check_records import FAIL, OK, SKIP, WARN, CheckContex
 from slurmwrap.cli.doctor.database_checks import out_of_sight
 from slurmwrap.cli.doctor.slurm_checks import hooks_directory
 from slurmwrap.install.hook_versions import OTHER, SILENT, UNSAID, NodeHooks, list_node_hooks, read_checksum
-from slurmwrap.store.connection import connect_readonly, translate_sqlite_errors
 from slurmwrap.store.database import Database
+from slurmwrap.store.sqlite_connection import connect_readonly, translate_sqlite_errors
 
 WINDOW_D = 7
 _ON_ITS_WAY_S = 60.0  # an Epilog may take its time, and the reconciler

@@ -17,15 +17,15 @@ from pathlib import Path
 from slurmwrap.cli.doctor.check_records import FAIL, OK, SKIP, WARN, CheckContext, CheckResult
 from slurmwrap.cli.doctor.database_checks import out_of_sight
 from slurmwrap.cli.doctor.slurm_checks import hooks_directory
-from slurmwrap.config import RULES
+from slurmwrap.config.load_config import RULES
 from slurmwrap.errors import BadCredential, StoreError
 from slurmwrap.host import munge
 from slurmwrap.host.journal import Journal
 from slurmwrap.host.run_command import run
 from slurmwrap.install.service_watchdog import LATE_S, REPORT_S, last_beat, last_report
 from slurmwrap.install.systemd_units import ENABLED
-from slurmwrap.store.connection import connect_readonly, translate_sqlite_errors
-from slurmwrap.store.published import FILE
+from slurmwrap.store.published_files import FILE
+from slurmwrap.store.sqlite_connection import connect_readonly, translate_sqlite_errors
 
 _MODE = 0o1733
 # An observation is collected within seconds.

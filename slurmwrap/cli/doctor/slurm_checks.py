@@ -14,11 +14,11 @@ from slurmwrap.errors import BadCredential, NoSlurmConf, SlurmError, SlurmwrapEr
 from slurmwrap.host import munge
 from slurmwrap.host.run_command import run
 from slurmwrap.install.hook_versions import read_checksum
-from slurmwrap.model.node import Node, Partition, Snapshot
-from slurmwrap.slurm.accounting import Sacct
+from slurmwrap.model.cluster import Node, Partition, Snapshot
 from slurmwrap.slurm.commands import CONF_PLACES
 from slurmwrap.slurm.find_sbatch import find_sbatch
 from slurmwrap.slurm.pyslurm.compatibility import PROVEN, find_installed_version
+from slurmwrap.slurm.sacct import Sacct
 from slurmwrap.slurm.scontrol_parser import parse_release
 
 COMMANDS = ("sbatch", "scontrol", "squeue", "scancel", "sinfo")

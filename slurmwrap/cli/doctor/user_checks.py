@@ -8,10 +8,10 @@ from pathlib import Path
 
 from slurmwrap.cli.completion import MARK, Shell, place_of
 from slurmwrap.cli.doctor.check_records import FAIL, OK, SKIP, WARN, CheckContext, CheckResult
-from slurmwrap.config import find_site_file, find_user_file, find_user_state_dir
 from slurmwrap.config.config_check import find_remarks
+from slurmwrap.config.config_paths import find_other_writers, is_site_process
 from slurmwrap.config.key_origins import find_unknown_variables
-from slurmwrap.config.paths import find_other_writers, is_site_process
+from slurmwrap.config.load_config import find_site_file, find_user_file, find_user_state_dir
 from slurmwrap.slurm.response_cache import find_cache_folder, is_ours_alone
 
 CONTROL = "/dev/nvidiactl"

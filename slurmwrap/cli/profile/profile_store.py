@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from slurmwrap import config as configuration
 from slurmwrap.cli.record_access import place_of
-from slurmwrap.config import Config, find_user_state_dir, load
+from slurmwrap.config import load_config as configuration
+from slurmwrap.config.load_config import Config, find_user_state_dir, load
 from slurmwrap.console import Console
 from slurmwrap.errors import PrerunFailed, PrerunInconclusive, RefusedError, SlurmwrapError, UsageError
 from slurmwrap.fast_dataclasses import dataclass, replace
@@ -23,10 +23,10 @@ from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.model.verdict import Outcome
 from slurmwrap.nearest_name import find_nearest_few
 from slurmwrap.profiling.profile_key import profile_key_of
-from slurmwrap.sbatch.parse import parse_request
+from slurmwrap.sbatch.parse_request import parse_request
 from slurmwrap.sbatch.passthrough import find_passthrough_reason, find_prerun_reason
 from slurmwrap.store.database import Database
-from slurmwrap.store.published import list_trusted_uids, read_published
+from slurmwrap.store.published_files import list_trusted_uids, read_published
 from slurmwrap.store.user_report_tables import ProfileUse
 from slurmwrap.store.user_state_files import UserState
 
@@ -174,7 +174,7 @@ def key_of_script(path: Path) -> str:
     """The key under which gsub keeps what it learns of this script, as it would be submitted from here."""
     from slurmwrap.gsub import submit
     from slurmwrap.profiling.profile_key import derive_key
-    from slurmwrap.sbatch.parse import parse_request
+    from slurmwrap.sbatch.parse_request import parse_request
 
     environ = dict(os.environ)
     request = parse_request(

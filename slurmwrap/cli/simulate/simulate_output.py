@@ -13,8 +13,8 @@ from typing import Any
 from slurmwrap.errors import UsageError
 from slurmwrap.fast_dataclasses import asdict, dataclass
 from slurmwrap.report import text_format
-from slurmwrap.sim.outcome import SimOutcome, TimeSummary
 from slurmwrap.sim.run_simulation import Simulation
+from slurmwrap.sim.sim_outcome import SimOutcome, TimeSummary
 from slurmwrap.store.atomic_write import write_output_file
 
 _UNITS = {"h": "hours", "s": "seconds"}

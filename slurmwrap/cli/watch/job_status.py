@@ -14,7 +14,7 @@ from typing import Any
 from slurmwrap.cli.record_access import RecordSource, about_job, place_of
 from slurmwrap.cli.slurm_lookup import unrecorded
 from slurmwrap.cli.watch.gpu_utilization import JobGpuUse
-from slurmwrap.config import Config, find_user_state_dir
+from slurmwrap.config.load_config import Config, find_user_state_dir
 from slurmwrap.errors import SlurmwrapError, StoreError
 from slurmwrap.fast_dataclasses import dataclass, field, replace
 from slurmwrap.gsub.follow_prerun import (

@@ -20,8 +20,8 @@ import typer
 from slurmwrap.cli import terminal
 from slurmwrap.cli.watch.gpu_watcher import NODES, Gpus, may_measure
 from slurmwrap.cli.watch.job_status import JobStatus, JobStatusReader, newest, places_of
-from slurmwrap.cli.watch.watch_screen import ScreenStyle, as_plain, change_key, lines, one_line
-from slurmwrap.config import load
+from slurmwrap.cli.watch.watch_output import ScreenStyle, as_plain, change_key, lines, one_line
+from slurmwrap.config.load_config import load
 from slurmwrap.console import Console
 from slurmwrap.errors import SlurmUnreachable, SlurmwrapError, UsageError
 from slurmwrap.fast_dataclasses import dataclass, field, replace

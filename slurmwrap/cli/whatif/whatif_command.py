@@ -16,7 +16,7 @@ from slurmwrap.console import Console, columns
 from slurmwrap.errors import TraceError, UsageError
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.json_output import format_json_document
-from slurmwrap.sim.whatif.make_study import (
+from slurmwrap.sim.whatif.whatif_replay import (
     Progress,
     Replay,
     Submissions,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from slurmwrap.model.resource_profile import ResourceProfile
     from slurmwrap.sim.trace.trace_load import Load
     from slurmwrap.sim.whatif.cluster_shape import ClusterShape
-    from slurmwrap.sim.whatif.make_study import Progress
+    from slurmwrap.sim.whatif.whatif_replay import Progress
     from slurmwrap.sim.whatif.whatif_study import Study
 
 
@@ -138,7 +138,7 @@ class _Given:
 def _studied(given: _Given, size: _Size, voice: Console) -> Study:
     _need_numpy()
     from slurmwrap.sim.trace.read_trace import open_load
-    from slurmwrap.sim.whatif.make_study import StudyOptions, submissions_of
+    from slurmwrap.sim.whatif.whatif_replay import StudyOptions, submissions_of
 
     known = {} if given.profiles is None else _profiles(given.profiles)
     by_hand = _of_size(size, given.nodes)

@@ -23,6 +23,7 @@ from slurmwrap.cli.whatif.whatif_output import (
     signed,
     span,
 )
+from slurmwrap.package_files import make_template_environment
 from slurmwrap.report import text_format
 from slurmwrap.report.svg_charts import (
     NO_MATPLOTLIB,
@@ -37,7 +38,6 @@ from slurmwrap.report.svg_charts import (
     simplify_axes,
 )
 from slurmwrap.report.text_format import count
-from slurmwrap.resources import make_template_environment
 from slurmwrap.sim.failures.study_result import FailureStudy, Interval
 from slurmwrap.sim.whatif import whatif_study
 from slurmwrap.sim.whatif.whatif_study import Study

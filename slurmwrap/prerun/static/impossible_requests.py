@@ -12,11 +12,11 @@ from math import ceil
 
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.nearest_name import find_nearest
-from slurmwrap.sbatch.request import CpuUnit, GpuUnit, JobRequest, MemUnit
+from slurmwrap.sbatch.job_request import CpuUnit, GpuUnit, JobRequest, MemUnit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slurmwrap.model.node import Node, Partition, Snapshot
+    from slurmwrap.model.cluster import Node, Partition, Snapshot
 
 _GPU_OPTIONS = {
     GpuUnit.GRES: "gres",

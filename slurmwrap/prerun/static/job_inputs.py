@@ -17,7 +17,7 @@ from slurmwrap.prerun.static.shell_parser import UNKNOWN
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slurmwrap.prerun.static.started_program import StartedProgram
-    from slurmwrap.sbatch.request import JobRequest
+    from slurmwrap.sbatch.job_request import JobRequest
 
 
 def _split_words(text: str) -> frozenset[str]:

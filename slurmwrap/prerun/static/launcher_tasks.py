@@ -15,8 +15,8 @@ from slurmwrap.prerun.static.shell_parser import UNKNOWN, RawWord
 from slurmwrap.prerun.static.started_program import EntryPoint, StartedProgram
 from slurmwrap.prerun.static.static_context import StaticContext
 from slurmwrap.prerun.static.word_tables import split_word_table
-from slurmwrap.sbatch.options import BY_NAME
-from slurmwrap.sbatch.request import GpuUnit, JobRequest, ResourceShape
+from slurmwrap.sbatch.job_request import GpuUnit, JobRequest, ResourceShape
+from slurmwrap.sbatch.option_table import BY_NAME
 
 # Any of these may bring the launcher to the other nodes.
 _SPREADS = ("srun", "ssh", "pdsh", "mpirun", "mpiexec", "clush", "ray", "parallel", "SLURM_NODEID", "horovodrun")

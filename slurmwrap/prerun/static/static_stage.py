@@ -22,8 +22,8 @@ from slurmwrap.prerun.static.started_program import EntryPoint, StartedProgram
 from slurmwrap.prerun.static.static_context import CommandRunner, StaticContext
 
 if TYPE_CHECKING:
-    from slurmwrap.model.node import Snapshot
-    from slurmwrap.sbatch.request import JobRequest
+    from slurmwrap.model.cluster import Snapshot
+    from slurmwrap.sbatch.job_request import JobRequest
 
 BUDGET_S = 2.0
 _MARGIN_S = 0.2  # to end what was begun

@@ -18,7 +18,7 @@ from slurmwrap.prerun.static.shell_commands import is_sourcing_environment
 from slurmwrap.prerun.static.started_program import EntryPoint, StartedProgram
 from slurmwrap.prerun.static.static_context import StaticContext
 from slurmwrap.prerun.static.word_tables import split_word_table
-from slurmwrap.sbatch.request import CpuUnit, JobRequest, ResourceShape
+from slurmwrap.sbatch.job_request import CpuUnit, JobRequest, ResourceShape
 
 _OPTION = re.compile(r"--?(num[-_]?workers|workers|dataloader[-_]num[-_]workers|n[-_]workers)(?:=(.*))?$")
 # Workers that no one minds.

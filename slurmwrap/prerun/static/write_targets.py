@@ -19,7 +19,7 @@ from slurmwrap.prerun.static.shell_commands import is_sourcing_environment
 from slurmwrap.prerun.static.shell_parser import UNKNOWN, Guess
 from slurmwrap.prerun.static.started_program import StartedProgram
 from slurmwrap.prerun.static.static_context import StaticContext, is_mounted
-from slurmwrap.sbatch.request import JobRequest, SbatchSetting
+from slurmwrap.sbatch.job_request import JobRequest, SbatchSetting
 
 # Copying commands: their last word is written to, or is a directory that must be there.
 _INTO = ("cp", "mv", "ln")

@@ -55,7 +55,7 @@ class GpuSampler:
         self._child: HelperProcess | None = None
         if control.exists():
             with suppress(OSError):
-                program = Path(__file__).with_name("gpu_child.py")
+                program = Path(__file__).with_name("gpu_sampler_child.py")
                 self._child = HelperProcess(
                     make_python_command(str(program), find_job_gpus(environ), str(PERIOD_S), str(os.getpid()))
                 )

@@ -10,7 +10,7 @@ from slurmwrap.prerun.static.entry_points import SUBMIT_DIR
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slurmwrap.prerun.trial.trial_spec import TrialSpec
-    from slurmwrap.sbatch.request import JobRequest
+    from slurmwrap.sbatch.job_request import JobRequest
 
 # Trackers that would record a trial as a run: wandb, comet, transformers' mlflow and kubeflow, swanlab, neptune,
 # clearml, dvclive (names in their own sources). What a program asks for by argument is in inject/slurmwrap_entries.py.

@@ -13,14 +13,14 @@ from typing import Any
 from slurmwrap.errors import UsageError
 from slurmwrap.fast_dataclasses import asdict, dataclass, field, fields
 from slurmwrap.sbatch.array_indices import parse_indices
-from slurmwrap.sbatch.options import HOSTFILE
-from slurmwrap.sbatch.request import CpuUnit, GpuUnit, JobRequest, MemUnit
+from slurmwrap.sbatch.job_request import CpuUnit, GpuUnit, JobRequest, MemUnit
+from slurmwrap.sbatch.option_table import HOSTFILE
 from slurmwrap.sbatch.rewrite import spell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from slurmwrap.model.node import Node
-    from slurmwrap.sbatch.request import JobRequest
+    from slurmwrap.model.cluster import Node
+    from slurmwrap.sbatch.job_request import JobRequest
 
 
 # The SLURM_* variables that sbatch makes of a job's own options, as its script finds them.

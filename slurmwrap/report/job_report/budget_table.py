@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from slurmwrap.config import Retry
+from slurmwrap.config.load_config import Retry
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.model.run import JobRun, LedgerReset
+from slurmwrap.model.job_run import JobRun, LedgerReset
 from slurmwrap.policy.retry_budget import failed, forgiven, ledger_of, progressed_at, retries_of, runs_before
 from slurmwrap.policy.strikes import blamed_node
 from slurmwrap.report.fold_rows import group_alike

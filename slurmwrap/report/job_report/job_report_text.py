@@ -8,7 +8,7 @@ from typing import Any
 
 from slurmwrap.diagnosis.taxonomy import get_title
 from slurmwrap.model.finding import Finding
-from slurmwrap.model.run import JobRun, PrerunRecord
+from slurmwrap.model.job_run import JobRun, PrerunRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome
 from slurmwrap.prerun.verdict.failed_commands import describe_failed_commands

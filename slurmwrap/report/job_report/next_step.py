@@ -13,10 +13,10 @@ from slurmwrap.diagnosis.taxonomy import COMPLETED_WITH_ERROR
 from slurmwrap.fast_dataclasses import dataclass, replace
 from slurmwrap.model.decision import Verb
 from slurmwrap.model.job_record import FINAL_STATES
-from slurmwrap.model.run import WAITING_RULES, JobRun
+from slurmwrap.model.job_run import WAITING_RULES, JobRun
 from slurmwrap.model.verdict import Outcome
-from slurmwrap.policy.decide import REQUEUED_ALREADY
 from slurmwrap.policy.resize import time_needed_s
+from slurmwrap.policy.retry_decision import REQUEUED_ALREADY
 from slurmwrap.policy.run_from_slurm import REQUEUED
 from slurmwrap.report.action_counts import REQUEUES, format_scontrol_line
 from slurmwrap.report.job_report.timeline import JobTimeline, failed, is_stopped_by_prerun, list_tasks

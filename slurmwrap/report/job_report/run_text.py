@@ -18,7 +18,7 @@ from slurmwrap.diagnosis.taxonomy import (
 from slurmwrap.model.decision import Verb
 from slurmwrap.model.finding import Finding
 from slurmwrap.model.hostlist import fold
-from slurmwrap.model.run import ActionRecord, Incident, JobRun
+from slurmwrap.model.job_run import ActionRecord, Incident, JobRun
 from slurmwrap.policy.run_from_slurm import REQUEUED
 from slurmwrap.report.action_counts import format_scontrol_line
 from slurmwrap.report.fold_rows import fold_jobs, group_alike

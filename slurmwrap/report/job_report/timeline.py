@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from slurmwrap.fast_dataclasses import dataclass, field
-from slurmwrap.model.run import ActionRecord, Incident, JobRun, PrerunRecord, QueueDelay
+from slurmwrap.model.job_run import ActionRecord, Incident, JobRun, PrerunRecord, QueueDelay
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome
 from slurmwrap.policy.retry_budget import runs_before

@@ -18,7 +18,7 @@ from math import inf
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from slurmwrap.config import Placement
+from slurmwrap.config.load_config import Placement
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.placement.demand import Server
 from slurmwrap.placement.throughput import find_speed
@@ -31,10 +31,10 @@ from slurmwrap.sim.engines.sim_placer import Placer
 from slurmwrap.sim.engines.sim_request import ask_of, count_fewest_servers, make_typical_server, nodes_of
 from slurmwrap.sim.engines.sim_tuner import Tuner, set_tuned_request
 from slurmwrap.sim.mechanism.mechanism import Mechanism
-from slurmwrap.sim.outcome import Progress, SimOutcome
 from slurmwrap.sim.placement_bridge import SimSnapshot
 from slurmwrap.sim.queue_policies import Fifo, Policy
 from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.sim_outcome import Progress, SimOutcome
 
 if TYPE_CHECKING:
     pass

@@ -15,8 +15,8 @@ from math import ceil, inf
 import numpy as np
 
 from slurmwrap.sim.arrays import Bools, Floats, Ints
-from slurmwrap.sim.outcome import SimOutcome
 from slurmwrap.sim.queue_policies import Active
+from slurmwrap.sim.sim_outcome import SimOutcome
 
 # Clock of the mode *rounds*: when leases end.
 #

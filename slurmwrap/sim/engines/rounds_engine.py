@@ -23,9 +23,9 @@ from slurmwrap.sim.consolidate import LeasePool, Leases, Places
 from slurmwrap.sim.engines.job_table import JobTable, clock_of
 from slurmwrap.sim.mechanism.mechanism import Habits, Mechanism
 from slurmwrap.sim.model_skew import select_tied_jobs
-from slurmwrap.sim.outcome import Progress, SimOutcome
 from slurmwrap.sim.queue_policies import Active, Policy
 from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.sim_outcome import Progress, SimOutcome
 from slurmwrap.sim.sim_throughput import Points, claim_of, points_of, share_work_s
 from slurmwrap.sim.synergy_models import ITERATION_S
 

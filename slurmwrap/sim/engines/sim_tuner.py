@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, inf
 
-from slurmwrap.config import Tuning
-from slurmwrap.model.node import Node
+from slurmwrap.config.load_config import Tuning
+from slurmwrap.model.cluster import Node
 from slurmwrap.placement.allocate import allocate
 from slurmwrap.placement.demand import Allocation, JobDemand, Server
 from slurmwrap.placement.retune import is_worth_an_update, limit_to_share_of_servers, list_hurried_jobs

@@ -14,7 +14,7 @@ from statistics import fmean, median
 
 import numpy as np
 
-from slurmwrap.config import Config
+from slurmwrap.config.load_config import Config
 from slurmwrap.errors import TraceError
 from slurmwrap.placement.demand import Server
 from slurmwrap.sim.failures import published_rates

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from slurmwrap.config import RULES, Config
+from slurmwrap.config.load_config import RULES, Config
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
 from slurmwrap.model.decision import RetryDecision, Verb
 from slurmwrap.model.evidence import Citation, Diagnosis, RunKey
 from slurmwrap.model.hostlist import expand
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.run import JobRun
+from slurmwrap.model.job_run import JobRun
 from slurmwrap.model.submission import Submission
-from slurmwrap.policy.decide import decide
 from slurmwrap.policy.decision_context import DecisionContext
 from slurmwrap.policy.retry_budget import ledger_of
+from slurmwrap.policy.retry_decision import decide
 from slurmwrap.policy.strikes import Fleet
 from slurmwrap.sim.sim_job import SimJob
 

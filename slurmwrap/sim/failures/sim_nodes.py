@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, inf, log
 
-from slurmwrap.config import Config
+from slurmwrap.config.load_config import Config
+from slurmwrap.model.cluster import Node, NodeHealth, Partition, Snapshot
 from slurmwrap.model.evidence import Diagnosis
-from slurmwrap.model.node import Node, NodeHealth, Partition, Snapshot
-from slurmwrap.model.run import JobRun, StrikeRecord
+from slurmwrap.model.job_run import JobRun, StrikeRecord
 from slurmwrap.placement.candidates import CandidateNodes, find_candidate_nodes
 from slurmwrap.placement.demand import Server
 from slurmwrap.placement.node_ranking import avoid
 from slurmwrap.placement.resource_units import compute_resource_units
 from slurmwrap.policy.node_history import Exposure, NodeHistory
 from slurmwrap.policy.strikes import health, strikes_of
-from slurmwrap.sbatch.request import GpuUnit, JobRequest, ResourceShape, Script
+from slurmwrap.sbatch.job_request import GpuUnit, JobRequest, ResourceShape, Script
 from slurmwrap.sim.failures import published_rates
 from slurmwrap.sim.failures.assumptions import FailureSettings
 from slurmwrap.sim.failures.named_random import Purpose, draw_uniform

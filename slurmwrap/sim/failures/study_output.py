@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from slurmwrap.config import Config
+from slurmwrap.config.load_config import Config
 from slurmwrap.placement.demand import Server
 from slurmwrap.sim.failures.assumptions import FailureSettings
 from slurmwrap.sim.failures.failure_study import MOST_JOBS, run_failure_study

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from slurmwrap.config import Config
-from slurmwrap.model.node import Node
-from slurmwrap.model.run import JobRun
+from slurmwrap.config.load_config import Config
+from slurmwrap.model.cluster import Node
+from slurmwrap.model.job_run import JobRun
 from slurmwrap.sim.failures.assumptions import FailureSettings
 from slurmwrap.sim.failures.draw_failures import Doomed, FailingJob
 from slurmwrap.sim.failures.named_random import Purpose, draw_uniform

@@ -15,8 +15,8 @@ from statistics import fmean, median
 
 from slurmwrap.placement.demand import Server
 from slurmwrap.sim.failures.study_result import Interval
-from slurmwrap.sim.outcome import SimOutcome, compute_percentile
 from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.sim_outcome import SimOutcome, compute_percentile
 from slurmwrap.sim.whatif.whatif_study import DelayFit, Delays, DelaySpread, Locality, StudyWorld, Trust
 
 CLASSES = ((1, 1, "1 GPU"), (2, 4, "2–4 GPUs"), (5, 8, "5–8 GPUs"), (9, 10**9, "more than 8 GPUs"))

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from math import ceil
 
+from slurmwrap.model.cluster import Node
 from slurmwrap.model.hostlist import names_in
-from slurmwrap.model.node import Node
 from slurmwrap.placement.demand import Server
 from slurmwrap.sim.sim_job import SimJob
 from slurmwrap.sim.trace.trace_load import Actual, Load

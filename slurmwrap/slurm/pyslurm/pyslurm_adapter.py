@@ -12,12 +12,12 @@ from typing import Any
 
 from slurmwrap.errors import SlurmError, SlurmUnreachable, SlurmwrapError
 from slurmwrap.fast_dataclasses import replace
+from slurmwrap.model.cluster import Node, Partition, Snapshot
 from slurmwrap.model.decision import SlurmAction, Verb
 from slurmwrap.model.job_record import JobRecord
-from slurmwrap.model.node import Node, Partition, Snapshot
 from slurmwrap.protocols import SbatchCall, SbatchResult
-from slurmwrap.sbatch.parse import parse_request
-from slurmwrap.sbatch.request import JobRequest
+from slurmwrap.sbatch.job_request import JobRequest
+from slurmwrap.sbatch.parse_request import parse_request
 from slurmwrap.slurm.commands import AMBIGUOUS, SBATCH_TIMEOUT_S, UNREACHABLE, SlurmCommands
 from slurmwrap.slurm.pyslurm.worker_client import Link, SlurmRefused, UnsupportedPyslurm, WorkerTimeout
 from slurmwrap.slurm.scontrol_parser import parse_gres, parse_gres_used, parse_state, release_of

@@ -22,7 +22,7 @@ from slurmwrap.cli.completion import (
     slurmwrap_commands,
 )
 from slurmwrap.cli.slurmwrap import app
-from slurmwrap.sbatch.options import BY_NAME, OWN_BY_NAME, Argument
+from slurmwrap.sbatch.option_table import BY_NAME, OWN_BY_NAME, Argument
 
 ROOT = typer.main.get_command(app)
 SHELLS = ("bash", "zsh", "fish")

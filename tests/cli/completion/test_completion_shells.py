@@ -14,8 +14,8 @@ from shells import Desk, Fish, TypedShell, completion_script
 from waiting import allow
 
 from slurmwrap.cli.completion import NOT_OFFERED
-from slurmwrap.gsub import start
-from slurmwrap.sbatch.options import OWN, SBATCH, Release
+from slurmwrap.gsub import gsub_script
+from slurmwrap.sbatch.option_table import OWN, SBATCH, Release
 
 pytestmark = pytest.mark.early
 
@@ -37,12 +37,12 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def open_shell(desk: Desk, tmp_path: Path, dump: Path) -> Iterator[Callable[..., TypedShell]]:
     opened: list[TypedShell] = []
 
-    def start(shell: str, more: str = "", **script: Any) -> TypedShell:
+    def gsub_script(shell: str, more: str = "", **script: Any) -> TypedShell:
         path = completion_script(shell, tmp_path, **script)
         opened.append(TypedShell(shell, path, desk.env, desk.work, tmp_path, more, dump=dump))
         return opened[-1]
 
-    yield start
+    yield gsub_script
     for one in opened:
         one.close()
 
@@ -198,7 +198,7 @@ NEW = {
 
 def _real_gsub(desk: Desk) -> None:
     """Only it knows the templates."""
-    (desk.home / "gsub").write_text(f'#!/bin/sh\nexec {sys.executable} {start.__file__} "$@"\n', encoding="utf-8")
+    (desk.home / "gsub").write_text(f'#!/bin/sh\nexec {sys.executable} {gsub_script.__file__} "$@"\n', encoding="utf-8")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])

@@ -17,7 +17,7 @@ from in_process import Runner
 from slurmwrap.cli.db import app
 from slurmwrap.errors import StoreError, UsageError
 from slurmwrap.model.evidence import Citation, Diagnosis, RunKey
-from slurmwrap.model.run import JobRun
+from slurmwrap.model.job_run import JobRun
 from slurmwrap.store.database import Database
 
 NAMES = ("=cmd()", "two\x1b[31m\nlines", "b\udcffd", "plain")

@@ -43,7 +43,7 @@ from slurmwrap.cli.doctor.doctor_command import (
     run_all_checks,
 )
 from slurmwrap.cli.slurmwrap import app
-from slurmwrap.config import Config, LogSection, Mail, SiteSection
+from slurmwrap.config.load_config import Config, LogSection, Mail, SiteSection
 from slurmwrap.errors import UsageError
 from slurmwrap.host.journal import SOCKET
 from slurmwrap.report.job_report.job_report_text import plain

@@ -24,11 +24,11 @@ from slurmwrap.cli.doctor.check_records import OK, SKIP, WARN, CheckContext
 from slurmwrap.cli.doctor.site_checks import check_textfile as textfile_check
 from slurmwrap.cli.metrics import FAMILIES, Round, _count_spool_files, collect_families
 from slurmwrap.cli.reconcile import PRUNE_EVERY_S, Housekeeping
-from slurmwrap.config import Config, Retention, SiteSection
-from slurmwrap.config import Metrics as MetricsSettings
+from slurmwrap.config.load_config import Config, Retention, SiteSection
+from slurmwrap.config.load_config import Metrics as MetricsSettings
 from slurmwrap.errors import SlurmwrapError, StoreError
 from slurmwrap.model.decision import Strike
-from slurmwrap.model.run import Incident
+from slurmwrap.model.job_run import Incident
 from slurmwrap.reconcile import PassSummary
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.store import retention

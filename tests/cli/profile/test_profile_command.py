@@ -22,7 +22,7 @@ from slurmwrap.profiling.merge_profiles import HALF_LIFE_S
 from slurmwrap.profiling.profile_key import profile_key_of, published_key_of
 from slurmwrap.protocols import Published
 from slurmwrap.store.database import Database
-from slurmwrap.store.published import FilePublisher
+from slurmwrap.store.published_files import FilePublisher
 from slurmwrap.store.user_state_files import UserState
 
 Run = Callable[..., Result]

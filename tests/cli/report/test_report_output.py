@@ -22,7 +22,7 @@ from typer.testing import Result
 
 from slurmwrap.cli import report as report_nightly
 from slurmwrap.cli.report import format_of
-from slurmwrap.config import Config, Mail, Report, SiteSection
+from slurmwrap.config.load_config import Config, Mail, Report, SiteSection
 from slurmwrap.errors import StoreError, UsageError
 
 Run = Callable[..., Result]

@@ -26,8 +26,8 @@ from slurmwrap.cli.watch.gpu_utilization import (
 from slurmwrap.cli.watch.gpu_watcher import BOOTSTRAP, environment, gpus_by_node, instead, planned, program
 from slurmwrap.cli.watch.gpu_watcher import command as srun
 from slurmwrap.cli.watch.job_status import JobStatus
-from slurmwrap.cli.watch.watch_screen import ScreenStyle, change_key, lines, one_line
-from slurmwrap.cli.watch.watch_screen import as_plain as facts_as_plain
+from slurmwrap.cli.watch.watch_output import ScreenStyle, change_key, lines, one_line
+from slurmwrap.cli.watch.watch_output import as_plain as facts_as_plain
 from slurmwrap.errors import SlurmwrapError
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.slurm.squeue_parser import Watched

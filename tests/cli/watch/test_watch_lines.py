@@ -13,14 +13,14 @@ import pytest
 from slurmwrap.cli.terminal import paint
 from slurmwrap.cli.watch.job_status import CountedSteps, JobStatus, Output, WatchedPrerun, read_output
 from slurmwrap.cli.watch.pending_reasons import meaning
-from slurmwrap.cli.watch.watch_screen import ScreenStyle, as_plain, change_key, lines, one_line
+from slurmwrap.cli.watch.watch_output import ScreenStyle, as_plain, change_key, lines, one_line
 from slurmwrap.errors import UsageError
 from slurmwrap.gsub.follow_prerun import PrerunSnapshot
 from slurmwrap.model.job_record import JobRecord
 from slurmwrap.model.placement_plan import Level, PlacementPlan
 from slurmwrap.model.verdict import FailedCommand, Outcome, Verdict
 from slurmwrap.report.text_format import sparkline
-from slurmwrap.sbatch.request import OptionChange
+from slurmwrap.sbatch.job_request import OptionChange
 from slurmwrap.slurm.squeue_parser import Watched
 
 REASONS = Path(__file__).parents[2] / "data" / "slurm" / "reasons.txt"

@@ -14,11 +14,11 @@ from matplotlib.figure import Figure
 from whatif.month import month
 
 from slurmwrap.cli.whatif.whatif_page import list_charts, render
+from slurmwrap.package_files import shipped
 from slurmwrap.report.svg_charts import draw_charts
-from slurmwrap.resources import shipped
 from slurmwrap.sim.trace.read_trace import parse_trace
 from slurmwrap.sim.whatif.cluster_shape import site_of_dump
-from slurmwrap.sim.whatif.make_study import StudyOptions, study_of
+from slurmwrap.sim.whatif.whatif_replay import StudyOptions, study_of
 from slurmwrap.sim.whatif.whatif_study import Study
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -20,7 +20,7 @@ from slurmwrap.errors import TraceError, UsageError
 from slurmwrap.sim.trace.read_trace import open_load
 from slurmwrap.sim.trace.sacct_dump import COMMAND
 from slurmwrap.sim.whatif.cluster_shape import site_of_dump
-from slurmwrap.sim.whatif.make_study import StudyOptions, study_of
+from slurmwrap.sim.whatif.whatif_replay import StudyOptions, study_of
 from slurmwrap.sim.whatif.whatif_study import Study
 from slurmwrap.store.deserialize import record_from_json
 

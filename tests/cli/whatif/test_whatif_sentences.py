@@ -14,7 +14,7 @@ from slurmwrap.cli.whatif.whatif_output import believe, brief, headline, pre_run
 from slurmwrap.sim.failures.study_result import FailureStudy, Interval
 from slurmwrap.sim.trace.read_trace import parse_trace
 from slurmwrap.sim.whatif.cluster_shape import site_of_dump
-from slurmwrap.sim.whatif.make_study import StudyOptions, study_of
+from slurmwrap.sim.whatif.whatif_replay import StudyOptions, study_of
 from slurmwrap.sim.whatif.whatif_study import DelayFit, Study
 
 

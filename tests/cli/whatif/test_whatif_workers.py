@@ -7,7 +7,7 @@ from whatif.month import month
 from slurmwrap.cli.whatif.whatif_command import studied
 from slurmwrap.sim.trace.read_trace import parse_trace
 from slurmwrap.sim.whatif.cluster_shape import site_of_dump
-from slurmwrap.sim.whatif.make_study import StudyOptions, study_of, submissions_of
+from slurmwrap.sim.whatif.whatif_replay import StudyOptions, study_of, submissions_of
 
 
 def test_side_by_side_gives_the_same_study_as_one_after_the_other() -> None:

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from slurmwrap.lab.teardown import down
 
-from slurmwrap.lab.bringup import up
 from slurmwrap.lab.lab_directories import Layout, exports
 from slurmwrap.lab.lab_spec import LabSpec
+from slurmwrap.lab.lab_startup import up
 from slurmwrap.slurm.squeue_parser import exclude_format, job_format
 
 ROOT = Path("/var/tmp/capture")

@@ -16,8 +16,8 @@ from slurmwrap.host.run_command import run
 from slurmwrap.model.finding import Finding
 from slurmwrap.prerun.static import static_stage
 from slurmwrap.prerun.static.word_tables import split_word_table
-from slurmwrap.sbatch.parse import parse_request
-from slurmwrap.sbatch.request import JobRequest, Script
+from slurmwrap.sbatch.job_request import JobRequest, Script
+from slurmwrap.sbatch.parse_request import parse_request
 
 PACKAGES = split_word_table(
     """torch torchvision numpy transformers datasets accelerate deepspeed lightning pytorch_lightning hydra

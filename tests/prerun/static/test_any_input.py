@@ -24,7 +24,7 @@ from slurmwrap.prerun.static.script_environment import check_script_environment
 from slurmwrap.prerun.static.shell_pitfalls import check_script_text
 from slurmwrap.prerun.static.started_program import EntryPoint
 from slurmwrap.prerun.static.static_context import StaticContext
-from slurmwrap.sbatch.request import JobRequest, ResourceShape, Script
+from slurmwrap.sbatch.job_request import JobRequest, ResourceShape, Script
 
 SHELL = st.text(alphabet="abc$(){}[]\"'`\\\n;&|<>#= pythonsrucdifet.-@/*?~:%", max_size=150)
 LINES = st.lists(

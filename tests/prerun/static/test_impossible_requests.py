@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import pytest
 
+from slurmwrap.model.cluster import Node, Partition, Snapshot
 from slurmwrap.model.finding import Finding, Severity
-from slurmwrap.model.node import Node, Partition, Snapshot
 from slurmwrap.prerun.static.impossible_requests import request_findings
-from slurmwrap.sbatch.request import CpuUnit, GpuUnit, JobRequest, MemUnit, Origin, ResourceShape, SbatchSetting, Script
+from slurmwrap.sbatch.job_request import (
+    CpuUnit,
+    GpuUnit,
+    JobRequest,
+    MemUnit,
+    Origin,
+    ResourceShape,
+    SbatchSetting,
+    Script,
+)
 
 NODES = tuple(
     Node(name=f"n{i}", state="IDLE", cpus=64, mem_mib=512_000, gpus=4, gpu_type="a100", partitions=("gpu",))

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from slurmwrap.prerun.static import job_inputs
-from slurmwrap.sbatch.request import JobRequest, Script
+from slurmwrap.sbatch.job_request import JobRequest, Script
 
 
 def zipped() -> bytes:

@@ -7,7 +7,7 @@ from pathlib import Path
 from slurmwrap.host.run_command import run
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.prerun.static import static_stage
-from slurmwrap.sbatch.request import JobRequest, Script
+from slurmwrap.sbatch.job_request import JobRequest, Script
 
 
 def severities(folder: Path, environment: Path, **environ: str) -> list[Severity]:

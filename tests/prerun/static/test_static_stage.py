@@ -11,7 +11,7 @@ import pytest
 from slurmwrap.host.run_command import run
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.prerun.static import static_stage
-from slurmwrap.sbatch.request import JobRequest, Script
+from slurmwrap.sbatch.job_request import JobRequest, Script
 
 Check = Callable[..., tuple[Finding, ...]]
 

@@ -8,12 +8,10 @@ from dataclasses import replace
 import pytest
 
 from slurmwrap.errors import UsageError
-from slurmwrap.model.node import Node
+from slurmwrap.model.cluster import Node
 from slurmwrap.prerun.trial import trial_spec
 from slurmwrap.prerun.trial.trial_spec import TrialSpec
-from slurmwrap.sbatch.options import OPTIONAL, REQUIRED, SbatchOption
-from slurmwrap.sbatch.parse import parse_request
-from slurmwrap.sbatch.request import (
+from slurmwrap.sbatch.job_request import (
     CpuUnit,
     GpuUnit,
     GsubOptions,
@@ -24,6 +22,8 @@ from slurmwrap.sbatch.request import (
     SbatchSetting,
     Script,
 )
+from slurmwrap.sbatch.option_table import OPTIONAL, REQUIRED, SbatchOption
+from slurmwrap.sbatch.parse_request import parse_request
 
 SHAPE = ResourceShape(
     nodes=2,

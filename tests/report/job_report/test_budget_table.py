@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from slurmwrap.config import Retry
+from slurmwrap.config.load_config import Retry
 from slurmwrap.model.evidence import Citation, Diagnosis, RunKey
-from slurmwrap.model.run import JobRun, LedgerReset
+from slurmwrap.model.job_run import JobRun, LedgerReset
 from slurmwrap.policy.retry_budget import ledger_of
 from slurmwrap.report.job_report.budget_table import Budget, RetryBudgetReport, make_budget_report
 

@@ -10,8 +10,8 @@ import pytest
 
 from slurmwrap.diagnosis.taxonomy import CATEGORIES
 from slurmwrap.model.evidence import Diagnosis, RunKey
+from slurmwrap.model.job_run import JobRun, PrerunRecord
 from slurmwrap.model.resource_profile import Measurement
-from slurmwrap.model.run import JobRun, PrerunRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.report.job_report.next_step import Next, find_next_step, suggest_memory

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from slurmwrap.model.evidence import Diagnosis, RunKey
-from slurmwrap.model.run import ActionRecord, JobRun, PrerunRecord
+from slurmwrap.model.job_run import ActionRecord, JobRun, PrerunRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome, Verdict
-from slurmwrap.policy.decide import REQUEUED_ALREADY
+from slurmwrap.policy.retry_decision import REQUEUED_ALREADY
 from slurmwrap.report.job_report.next_step import Next, find_next_step
 from slurmwrap.report.job_report.timeline import JobTimeline, build_timeline, find_last_failure
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from slurmwrap.placement.demand import Server
 from slurmwrap.sim.engines import SchedulerParams, play_backfill
-from slurmwrap.sim.outcome import SimOutcome
 from slurmwrap.sim.queue_policies import policy_of
 from slurmwrap.sim.sim_job import SimJob, servers_of
+from slurmwrap.sim.sim_outcome import SimOutcome
 
 ONE = servers_of(1, gpus=8, cpus=24, mem_gb=80)
 TWO = servers_of(2, gpus=8, cpus=24, mem_gb=80)

@@ -13,8 +13,8 @@ from slurmwrap.placement.allocate import allocate
 from slurmwrap.placement.demand import Allocation, GradedSettings, JobDemand, Server, SpeedPoint
 from slurmwrap.sim.engines import SchedulerParams, play_backfill
 from slurmwrap.sim.mechanism.mechanism import Mechanism
-from slurmwrap.sim.outcome import SimOutcome
 from slurmwrap.sim.sim_job import SimJob, servers_of
+from slurmwrap.sim.sim_outcome import SimOutcome
 
 ONE = servers_of(1, gpus=8, cpus=24, mem_gb=80)
 SHARE = 10 * 1024  # MiB of a GPU

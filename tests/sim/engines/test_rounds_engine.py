@@ -15,9 +15,9 @@ from slurmwrap.placement.allocate import allocate_proportional
 from slurmwrap.placement.demand import Allocation, JobDemand, Server
 from slurmwrap.sim.engines.rounds_engine import play_rounds
 from slurmwrap.sim.mechanism.mechanism import Habits
-from slurmwrap.sim.outcome import SimOutcome
 from slurmwrap.sim.queue_policies import policy_of
 from slurmwrap.sim.sim_job import SimJob, servers_of
+from slurmwrap.sim.sim_outcome import SimOutcome
 from slurmwrap.sim.trace.read_trace import open_load
 
 TWO_GPUS = servers_of(1, gpus=2, cpus=6, mem_gb=125)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from slurmwrap.config import Config
+from slurmwrap.config.load_config import Config
 from slurmwrap.sim.failures.assumptions import FailureSettings
 from slurmwrap.sim.failures.draw_failures import FailingJob
 from slurmwrap.sim.failures.sim_judge import switch_rules_on

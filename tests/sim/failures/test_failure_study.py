@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from slurmwrap.config import Config
+from slurmwrap.config.load_config import Config
 from slurmwrap.errors import TraceError
 from slurmwrap.sim.failures import FailureSettings, FailureStudy, run_failure_study
 from slurmwrap.sim.failures.failure_study import select_middle

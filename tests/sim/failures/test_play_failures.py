@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from slurmwrap.config import Config
+from slurmwrap.config.load_config import Config
 from slurmwrap.sim.failures.draw_failures import FailingJob
 from slurmwrap.sim.failures.play_failures import mistaken_for, play_arm
 from slurmwrap.sim.failures.sim_nodes import Hardware

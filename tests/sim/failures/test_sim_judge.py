@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from slurmwrap.config import Config
-from slurmwrap.model.run import JobRun
+from slurmwrap.config.load_config import Config
+from slurmwrap.model.job_run import JobRun
 from slurmwrap.placement import node_ranking as production_avoid
-from slurmwrap.policy import decide, retry_budget, strikes
+from slurmwrap.policy import retry_budget, retry_decision, strikes
 from slurmwrap.policy.strikes import Fleet, strikes_of
 from slurmwrap.prerun.verdict import single_gpu_messages
 from slurmwrap.sim.failures import draw_failures, sim_judge, sim_nodes
@@ -36,7 +36,7 @@ def again_and_again(run: FailedRun, times: int) -> list[tuple[str, bool]]:
 
 
 def test_the_functions_are_productions_own() -> None:
-    assert sim_judge.decide is decide.decide
+    assert sim_judge.decide is retry_decision.decide
     assert sim_judge.ledger_of is retry_budget.ledger_of
     assert sim_nodes.strikes_of is strikes.strikes_of
     assert sim_nodes.health is strikes.health

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from slurmwrap.config import Config
+from slurmwrap.config.load_config import Config
 from slurmwrap.sim.failures.sim_judge import FailedRun, diagnosis_of, record_of, switch_rules_on
 from slurmwrap.sim.failures.sim_nodes import SimNodeHistory, nodes_of
 from slurmwrap.sim.sim_job import SimJob, servers_of

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from slurmwrap.config import Config
+from slurmwrap.config.load_config import Config
 from slurmwrap.sim.failures import FailureSettings, FailureStudy, Interval, run_failure_study, study_of_dump
 from slurmwrap.sim.failures.assumptions import list_assumptions
 from slurmwrap.sim.failures.study_output import (

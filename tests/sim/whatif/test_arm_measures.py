@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from slurmwrap.sim.failures.study_result import Interval
-from slurmwrap.sim.outcome import SimOutcome
 from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.sim_outcome import SimOutcome
 from slurmwrap.sim.whatif.arm_measures import (  # fmt: skip
     GRID_S,
     Span,

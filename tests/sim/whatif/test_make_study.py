@@ -15,7 +15,7 @@ from slurmwrap.sim.sim_job import SimJob
 from slurmwrap.sim.trace.read_trace import parse_trace
 from slurmwrap.sim.trace.trace_load import Load
 from slurmwrap.sim.whatif.cluster_shape import site_of_dump
-from slurmwrap.sim.whatif.make_study import StudyOptions, study_of
+from slurmwrap.sim.whatif.whatif_replay import StudyOptions, study_of
 from slurmwrap.sim.whatif.whatif_study import OURS, PLAIN, REAL, Study
 from slurmwrap.store.deserialize import record_from_json
 from slurmwrap.store.serialize import to_json_dict

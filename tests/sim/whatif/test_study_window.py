@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slurmwrap.sim.sim_job import SimJob
 from slurmwrap.sim.trace.trace_load import Actual, Load
-from slurmwrap.sim.whatif.make_study import begin_of, end_of, select_counted_jobs, select_entering_jobs
+from slurmwrap.sim.whatif.whatif_replay import begin_of, end_of, select_counted_jobs, select_entering_jobs
 
 
 def load_of(*times: tuple[float, float, float | None]) -> Load:

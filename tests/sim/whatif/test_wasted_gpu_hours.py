@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slurmwrap.sim.sim_job import SimJob
 from slurmwrap.sim.trace.trace_load import Actual
-from slurmwrap.sim.whatif.make_study import anonymize_users, waste_of
+from slurmwrap.sim.whatif.whatif_replay import anonymize_users, waste_of
 from slurmwrap.sim.whatif.whatif_study import Lost, UserLoss
 
 

@@ -13,9 +13,7 @@ from typing import Any, TypeVar
 
 from slurmwrap.fast_dataclasses import MISSING, dataclass, field, fields
 from slurmwrap.model.decision import BlockedInput
-from slurmwrap.model.observation import Observation
-from slurmwrap.model.resource_profile import Measurement, ResourceProfile
-from slurmwrap.model.run import (
+from slurmwrap.model.job_run import (
     ActionRecord,
     Incident,
     JobRun,
@@ -24,9 +22,11 @@ from slurmwrap.model.run import (
     QueueDelay,
     StrikeRecord,
 )
+from slurmwrap.model.observation import Observation
+from slurmwrap.model.resource_profile import Measurement, ResourceProfile
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.node_history import Removal, Repair
-from slurmwrap.sbatch.request import ResourceShape
+from slurmwrap.sbatch.job_request import ResourceShape
 from slurmwrap.store.deserialize import record_from_json
 from slurmwrap.store.serialize import to_json_dict, to_json_value
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from slurmwrap.config import Config
+from slurmwrap.config.load_config import Config
 from slurmwrap.diagnosis.taxonomy import COMPLETED_WITH_ERROR
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.decision import RetryDecision

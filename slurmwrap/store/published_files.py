@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any, Protocol
 
-    from slurmwrap.config import Config
-    from slurmwrap.model.run import ActionRecord, JobRun
+    from slurmwrap.config.load_config import Config
+    from slurmwrap.model.job_run import ActionRecord, JobRun
 else:
     Protocol = object
 
@@ -169,7 +169,7 @@ def has_published(directory: str | Path, job_ids: Collection[int]) -> bool:
 def parse_published(plain: dict[str, Any]) -> tuple[JobRun, tuple[ActionRecord, ...]]:
     """One dict of `read_why` as records. ValueError names the field that is wrong."""
     # gsub reads no verdict in most calls
-    from slurmwrap.model.run import ActionRecord, JobRun
+    from slurmwrap.model.job_run import ActionRecord, JobRun
 
     try:
         attempt, actions = plain["attempt"], plain["actions"]

@@ -9,17 +9,17 @@ from fnmatch import fnmatchcase
 from slurmwrap.cli.list_options import user_name
 from slurmwrap.cli.record_access import JobRecords, RecordSource, of_period
 from slurmwrap.fast_dataclasses import dataclass, field, replace
-from slurmwrap.model.run import JobRun, PrerunRecord
+from slurmwrap.model.job_run import JobRun, PrerunRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome
 from slurmwrap.policy.run_filter import RunFilter, matches, moment_of
 from slurmwrap.policy.run_from_slurm import submitted_id
 from slurmwrap.report.job_report.timeline import failed, has_never_run, list_stopped_jobs
 from slurmwrap.report.job_rows import JobRow, make_job_row, make_waiting_row
-from slurmwrap.store import queries
+from slurmwrap.store import list_queries
 from slurmwrap.store.database import Database
 from slurmwrap.store.job_summary import Key, summarize_jobs
-from slurmwrap.store.queries import Sums
+from slurmwrap.store.list_queries import Sums
 
 # (cluster, job id) -> its name and user, as gsub reported
 _Names = Mapping[tuple[str, int], tuple[str, str]]
@@ -60,10 +60,10 @@ def last_failed(place: RecordSource, since: float) -> FoundRuns:
 def _in_site(database: Database, wanted: RunFilter, limit: int | None, as_listed: bool) -> FoundRuns:
     stopped, in_all, names = _stopped_in(database, wanted, limit)
     return FoundRuns(
-        runs=queries.iterate_runs(database, wanted, limit=limit, as_listed=as_listed),
+        runs=list_queries.iterate_runs(database, wanted, limit=limit, as_listed=as_listed),
         stopped=stopped,
         names=names,
-        sums=queries.sum_runs(database, wanted),
+        sums=list_queries.sum_runs(database, wanted),
         stopped_in_all=in_all,
     )
 
@@ -74,14 +74,14 @@ def _stopped_in(
     """The newest jobs that a pre-run stopped, how many there are, and what they are called."""
     if _of_runs_alone(wanted):
         return (), 0, {}
-    uids = [uid for name in wanted.users for uid in queries.find_uids(database, name)]
+    uids = [uid for name in wanted.users for uid in list_queries.find_uids(database, name)]
     if wanted.users and not uids:
         return (), 0, {}
-    stopped = queries.find_failed_preruns(database, wanted, uids, limit=None if wanted.names else limit)
+    stopped = list_queries.find_failed_preruns(database, wanted, uids, limit=None if wanted.names else limit)
     found = [database.submissions_of(record.prerun_job_id) for record in stopped]
     names = {(s.cluster, s.job_id): (s.name, s.user) for several in found for s in several}
     mine = tuple(record for record in stopped if _is_wanted(record, names, wanted))
-    in_all = len(mine) if wanted.names else queries.count_failed_preruns(database, wanted, uids)
+    in_all = len(mine) if wanted.names else list_queries.count_failed_preruns(database, wanted, uids)
     return mine[:limit], in_all, names
 
 
@@ -165,10 +165,10 @@ def _jobs_of_site(database: Database, wanted: RunFilter, limit: int | None, to_d
         rows = [row for row in _standing_rows(database, keys) if row.to_do]
         rows.sort(key=lambda row: row.at, reverse=True)
         return Jobs(rows=tuple(rows[:limit]), in_all=len(rows))
-    rows = _standing_rows(database, queries.find_jobs(database, wanted, limit=limit))
-    in_all = queries.count_jobs(database, wanted) if limit is not None else len(rows)
+    rows = _standing_rows(database, list_queries.find_jobs(database, wanted, limit=limit))
+    in_all = list_queries.count_jobs(database, wanted) if limit is not None else len(rows)
     if not _needs_a_run(wanted):
-        waiting = queries.find_waiting_submissions(
+        waiting = list_queries.find_waiting_submissions(
             database, since=wanted.since or 0.0, until=wanted.until, users=wanted.users, limit=limit
         )
         rows += [make_waiting_row(one) for one in waiting]

@@ -14,10 +14,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
 
 from slurmwrap.cli.record_access import RecordSource
-from slurmwrap.config import RULES, Config
+from slurmwrap.config.load_config import RULES, Config
 from slurmwrap.errors import SlurmError, SlurmwrapError, StoreError
 from slurmwrap.fast_dataclasses import replace
-from slurmwrap.store.published import FILE
+from slurmwrap.store.published_files import FILE
 
 # The pass is given up then; the next one goes on.
 BOUND_S = 15.0

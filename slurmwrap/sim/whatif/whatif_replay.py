@@ -18,8 +18,8 @@ from slurmwrap.sim.engines import SchedulerParams, play_backfill
 from slurmwrap.sim.failures import FailureStudy, study_of_dump
 from slurmwrap.sim.mechanism.mechanism import Mechanism
 from slurmwrap.sim.mechanism.mechanism_registry import mechanism_of
-from slurmwrap.sim.outcome import SimOutcome
 from slurmwrap.sim.sim_job import SimJob
+from slurmwrap.sim.sim_outcome import SimOutcome
 from slurmwrap.sim.trace.trace_load import Actual, Load
 from slurmwrap.sim.whatif.arm_measures import GRID_S, Span, arm_of, jct_change, queueing_change, spans_of, trust_of
 from slurmwrap.sim.whatif.cluster_shape import ClusterShape

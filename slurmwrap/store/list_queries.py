@@ -10,12 +10,12 @@ from typing import Any
 
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.model.evidence import Diagnosis, RunKey
-from slurmwrap.model.run import JobRun, PrerunRecord
+from slurmwrap.model.job_run import JobRun, PrerunRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.policy.run_filter import NO_FAILURES, RunFilter, moment_of
-from slurmwrap.store import schema
-from slurmwrap.store.connection import translate_sqlite_errors
-from slurmwrap.store.session import Session
+from slurmwrap.store import record_rows
+from slurmwrap.store.sqlite_connection import translate_sqlite_errors
+from slurmwrap.store.sqlite_session import Session
 
 _KEY = ("cluster", "job_id", "submit_time")
 _SHOWN = (
@@ -108,7 +108,7 @@ def iterate_runs(
 ) -> Iterator[JobRun]:
     """The same, read as they are taken: all of a month's are more than one wants to hold."""
     columns, made = (
-        (COLUMNS, make_listed_run) if as_listed else ("a.*", partial(schema.record_from_row, schema.ATTEMPTS))
+        (COLUMNS, make_listed_run) if as_listed else ("a.*", partial(record_rows.record_from_row, record_rows.ATTEMPTS))
     )
     where, values = _open(wanted)
     sql = f"SELECT {columns} FROM attempts a WHERE {where} ORDER BY {_BEGUN} DESC LIMIT ?"
@@ -178,14 +178,14 @@ def count_jobs(database: Session, wanted: RunFilter) -> int:
 def find_runs_of_id(database: Session, job_id: int) -> tuple[JobRun, ...]:
     """Runs of one raw job id on any cluster, oldest first; by key, for without the cluster it would be every row."""
     sql = "SELECT * FROM attempts WHERE cluster = ? AND job_id = ? ORDER BY submit_time"
-    found = (database._read(schema.ATTEMPTS, sql, [cluster, job_id]) for cluster in list_clusters(database))
+    found = (database._read(record_rows.ATTEMPTS, sql, [cluster, job_id]) for cluster in list_clusters(database))
     return tuple(run for several in found for run in several)
 
 
 def find_runs_of_incident(database: Session, incident_id: str) -> tuple[JobRun, ...]:
     """Oldest first."""
     sql = "SELECT * FROM attempts WHERE incident = ? AND incident <> '' ORDER BY end_time, job_id"
-    return database._read(schema.ATTEMPTS, sql, [incident_id])
+    return database._read(record_rows.ATTEMPTS, sql, [incident_id])
 
 
 def find_uids(database: Session, user: str) -> tuple[int, ...]:
@@ -211,7 +211,7 @@ def find_waiting_submissions(
     until = _EVER if until is None else until
     where, values = _make_and_clause([("at >= ? AND at < ?", [since, until]), _make_in_clause("user", users)])
     sql = _WAITING.format(where)
-    return database._read(schema.SUBMISSIONS, sql, [*values, since, since, until, _limit(limit)])
+    return database._read(record_rows.SUBMISSIONS, sql, [*values, since, since, until, _limit(limit)])
 
 
 def find_failed_preruns(
@@ -220,7 +220,7 @@ def find_failed_preruns(
     """Pre-runs that failed in the time and of the categories that are asked for, newest first; of `uids`, () is all."""
     where, values = _make_stopped_clause(wanted, uids)
     sql = f"SELECT * FROM preruns WHERE {where} ORDER BY at DESC LIMIT ?"
-    return database._read(schema.PRERUNS, sql, [*values, _limit(limit)])
+    return database._read(record_rows.PRERUNS, sql, [*values, _limit(limit)])
 
 
 def count_failed_preruns(database: Session, wanted: RunFilter, uids: Sequence[int]) -> int:
@@ -341,7 +341,7 @@ def _make_marks(words: Sequence[Any]) -> str:
 
 
 def _encode_texts(words: Sequence[str]) -> list[Any]:
-    return [schema.encode_sql_text(word) for word in words]
+    return [record_rows.encode_sql_text(word) for word in words]
 
 
 def _limit(limit: int | None) -> int:

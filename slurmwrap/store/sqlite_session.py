@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from slurmwrap.errors import StoreError
-from slurmwrap.store.connection import translate_sqlite_errors
-from slurmwrap.store.schema import RecordTable, encode_sql_text, insert, record_from_row, row_from_record
+from slurmwrap.store.record_rows import RecordTable, encode_sql_text, insert, record_from_row, row_from_record
+from slurmwrap.store.sqlite_connection import translate_sqlite_errors
 
 T = TypeVar("T")
 

@@ -13,8 +13,8 @@ from itertools import islice
 from slurmwrap.diagnosis.build_evidence import select_observations_of_run
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.model.decision import BlockedInput
+from slurmwrap.model.job_run import JobRun, PrerunRecord
 from slurmwrap.model.observation import Context, Observation, RejectedEntry, SpoolEntry
-from slurmwrap.model.run import JobRun, PrerunRecord
 from slurmwrap.model.submission import Submission
 from slurmwrap.model.verdict import Outcome
 from slurmwrap.policy.blocked_inputs import make_block_actions

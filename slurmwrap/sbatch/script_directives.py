@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.sbatch.options import Release
+from slurmwrap.sbatch.option_table import Release
 
 MAGIC_WORDS = (b"#SBATCH", b"#SLURM", b"#GSUB")
 # isspace() in the C locale

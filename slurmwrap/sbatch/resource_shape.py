@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from slurmwrap.errors import UsageError
 from slurmwrap.fast_dataclasses import dataclass
-from slurmwrap.sbatch.request import CpuUnit, GpuUnit, MemUnit, Origin, ResourceShape, SbatchSetting
+from slurmwrap.sbatch.job_request import CpuUnit, GpuUnit, MemUnit, Origin, ResourceShape, SbatchSetting
 
 _MEM = re.compile(r"\s*\+?(\d+)(?:([kKmMgGtT])[bB]?)?")
 _MEM_SCALE = {"": 1.0, "k": 1 / 1024, "m": 1.0, "g": 1024.0, "t": 1024.0 * 1024}

@@ -20,12 +20,12 @@ from slurmwrap.model.hostlist import expand
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from slurmwrap.gsub.submit_context import SubmitContext
+    from slurmwrap.model.cluster import Snapshot
     from slurmwrap.model.decision import BlockedInput
-    from slurmwrap.model.node import Snapshot
     from slurmwrap.model.past_failure import PastFailure
     from slurmwrap.model.placement_plan import PlacementPlan
     from slurmwrap.protocols import OpenIncident, Published
-    from slurmwrap.sbatch.request import JobRequest
+    from slurmwrap.sbatch.job_request import JobRequest
 
 
 _EVERYBODY = -1

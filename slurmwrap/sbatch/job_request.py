@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import Enum
 
 from slurmwrap.fast_dataclasses import dataclass, field
-from slurmwrap.sbatch.options import Argument
+from slurmwrap.sbatch.option_table import Argument
 
 
 class Origin(Enum):

@@ -21,7 +21,8 @@ from slurmwrap.sbatch.command_line import (
     scan,
     split_command_line,
 )
-from slurmwrap.sbatch.options import (
+from slurmwrap.sbatch.job_request import GsubOptions, JobRequest, Origin, SbatchSetting, Script
+from slurmwrap.sbatch.option_table import (
     ANSWERED_AT_ONCE,
     COMMAND_LINE_ONLY,
     HOSTFILE,
@@ -35,9 +36,8 @@ from slurmwrap.sbatch.options import (
     Release,
     SbatchOption,
 )
-from slurmwrap.sbatch.request import GsubOptions, JobRequest, Origin, SbatchSetting, Script
-from slurmwrap.sbatch.script import BadLine, Directive, DirectiveWord, parse_directives
-from slurmwrap.sbatch.shape import compute_resource_shape
+from slurmwrap.sbatch.resource_shape import compute_resource_shape
+from slurmwrap.sbatch.script_directives import BadLine, Directive, DirectiveWord, parse_directives
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

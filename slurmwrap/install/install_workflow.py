@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from slurmwrap.config import Config, find_site_file, load
+from slurmwrap.config.load_config import Config, find_site_file, load
 from slurmwrap.console import Console
 from slurmwrap.errors import ConfigError, SlurmError, SlurmwrapError, StoreError, UsageError
 from slurmwrap.fast_dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ from slurmwrap.install.plan_installation import InstallationPlan, make_config_te
 from slurmwrap.install.safe_files import FileTree
 from slurmwrap.install.systemd_units import PATH as SERVICE_PATH
 from slurmwrap.model import hostlist
-from slurmwrap.model.node import Node
+from slurmwrap.model.cluster import Node
 from slurmwrap.model.observation import Observation, SpoolEntry
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.slurm.pyslurm.compatibility import read_commands_release

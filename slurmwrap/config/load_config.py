@@ -1,0 +1,278 @@
+"""One configuration: defaults < site file < user file < SLURMWRAP_* variables. Pure but for reading the two files.
+
+Site file: $SLURMWRAP_CONFIG, else /etc/slurmwrap/config.toml. User file: $XDG_CONFIG_HOME/slurmwrap/config.toml.
+A key `section.name` is the variable SLURMWRAP_SECTION_NAME. An unknown key or a harmful value is an error that names
+the file and the line, and root and SlurmUser read no file that others may write.
+
+paths.py knows the files, config_sections.py the keys and their bounds. The rest is for people's questions and mistakes,
+and gsub loads none of it: config_keys.py says what each key means, key_origins.py who set it, config_check.py what is
+wrong with a file.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+
+from slurmwrap import plain_toml
+from slurmwrap.config.config_paths import (
+    find_other_writers,
+    find_site_file,
+    find_state_dir,
+    find_user_file,
+    find_user_state_dir,
+    is_site_process,
+    name_of_site_file,
+    name_of_user_file,
+)
+from slurmwrap.config.config_sections import (
+    BOUNDS,
+    CHOICES,
+    RULES,
+    Config,
+    Diagnosing,
+    Incidents,
+    LogSection,
+    Mail,
+    Metrics,
+    Nodes,
+    Placement,
+    Prerun,
+    Report,
+    Retention,
+    Retry,
+    SiteSection,
+    SlurmAccess,
+    Submit,
+    Tuning,
+)
+from slurmwrap.errors import ConfigError
+from slurmwrap.fast_dataclasses import dataclass, fields, is_dataclass, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = [
+    "BOUNDS",
+    "CHOICES",
+    "RULES",
+    "Config",
+    "Diagnosing",
+    "Incidents",
+    "Layer",
+    "LogSection",
+    "Mail",
+    "Metrics",
+    "Nodes",
+    "Placement",
+    "Prerun",
+    "Report",
+    "Retention",
+    "Retry",
+    "SiteSection",
+    "SlurmAccess",
+    "Submit",
+    "Tuning",
+    "WrongKey",
+    "find_site_file",
+    "find_state_dir",
+    "find_user_file",
+    "find_user_state_dir",
+    "load",
+    "make_variable_name",
+    "merge",
+    "parse_config",
+    "read_layers",
+]
+
+
+class WrongKey(ConfigError):
+    """A key that does not exist, or a value that it cannot have. The message names no file: only `load` knows it."""
+
+    def __init__(self, key: str, said: str, *, hint: str = "") -> None:
+        super().__init__(said, hint=hint)
+        self.key = key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One place that keys were read from. `path` and `text` are "" for the variables."""
+
+    tables: Mapping[str, Any]
+    path: str = ""
+    text: str = ""
+    # Why others may have written it; "": they may not.
+    others: str = ""
+
+
+def load(environ: Mapping[str, str] = os.environ) -> Config:
+    """The configuration in force. ConfigError names the file and line, or the variable, and the key."""
+    config, read = Config(), read_layers(environ)
+    for layer in read:
+        try:
+            config = merge(config, layer.tables)
+        except WrongKey as wrong:
+            raise ConfigError(f"{_describe_origin(layer, wrong.key)}: {wrong}", hint=wrong.hint) from None
+    for layer in read:
+        if layer.others and is_site_process(config):
+            raise ConfigError(
+                f"{layer.path}: {layer.others}, and root and SlurmUser do what it says",
+                hint=f"see that nobody changed it, then: chown root: {layer.path}; chmod 644 {layer.path}",
+            )
+    return config
+
+
+def read_layers(environ: Mapping[str, str]) -> tuple[Layer, ...]:
+    """What is laid over the defaults, later ones over earlier ones. ConfigError for a file that is no TOML."""
+    return (
+        _read(name_of_site_file(environ)),
+        _read(name_of_user_file(environ)),
+        Layer(tables=_read_environment(environ)),
+    )
+
+
+def merge(config: Config, tables: Mapping[str, Any], origin: str = "") -> Config:
+    """`tables` laid over `config`. WrongKey; with an `origin` the message begins with it."""
+    try:
+        for section, value in tables.items():
+            config = _merge_section(config, section, value)
+    except WrongKey as wrong:
+        raise WrongKey(wrong.key, f"{origin}: {wrong}", hint=wrong.hint) if origin else wrong from None
+    return config
+
+
+def _read(path: str) -> Layer:
+    try:
+        with open(path, encoding="utf-8") as file:
+            text, others = file.read(), find_other_writers(os.fstat(file.fileno()))
+    except (FileNotFoundError, NotADirectoryError):
+        return Layer(tables={}, path=path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+    return Layer(tables=parse_config(text, path), path=path, text=text, others=others)
+
+
+def parse_config(text: str, path: str) -> Mapping[str, Any]:
+    """The tables of a file's text. ConfigError, which names `path`, for what is no TOML."""
+    if (tables := plain_toml.read(text)) is not None:
+        return tables
+    import tomllib
+
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def _describe_origin(layer: Layer, key: str) -> str:
+    from slurmwrap.config.config_errors import place
+
+    return place(layer.path, layer.text, key) if layer.path else make_variable_name(key)
+
+
+def make_variable_name(key: str) -> str:
+    """The variable that sets a key: SLURMWRAP_PRERUN_STEPS for prerun.steps."""
+    return f"SLURMWRAP_{key.replace('.', '_')}".upper()
+
+
+def _read_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    default = Config()
+    keys = {
+        name: _list_field_names(value)
+        for name in _list_field_names(default)
+        if is_dataclass(value := getattr(default, name))
+    }
+    tables: dict[str, Any] = {}
+    for section, names in {**keys, "rules": RULES}.items():
+        for key in names:
+            value = environ.get(f"SLURMWRAP_{section}_{key}".upper())
+            if value is not None:
+                tables.setdefault(section, {})[key] = value
+    if "SLURMWRAP_SLURM_TIMEOUT_S" in environ:
+        tables["slurm_timeout_s"] = environ["SLURMWRAP_SLURM_TIMEOUT_S"]
+    return tables
+
+
+def _merge_section(config: Config, section: str, value: Any) -> Config:
+    current = getattr(config, section, None) if section in _list_field_names(config) else None
+    if current is None:
+        raise _make_unknown_key_error(section, f"unknown key '{section}'")
+    if section == "rules":
+        return replace(config, rules={**config.rules, **_check_rules(value)})
+    if isinstance(current, float):
+        return replace(config, **{section: _check_value(section, _convert(current, value, section))})
+    return replace(config, **{section: _merge_record(current, value, section)})
+
+
+def _merge_record(current: Any, table: Any, section: str) -> Any:
+    _reject_no_table(table, section)
+    known = _list_field_names(current)
+    for key in table:
+        if key not in known:
+            raise _make_unknown_key_error(f"{section}.{key}", f"{section}.{key}: unknown key")
+    names = {key: f"{section}.{key}" for key in table}
+    values = {key: _convert(getattr(current, key), value, names[key]) for key, value in table.items()}
+    return replace(current, **{key: _check_value(names[key], value) for key, value in values.items()})
+
+
+def _check_rules(table: Any) -> dict[str, str]:
+    _reject_no_table(table, "rules")
+    for rule, mode in table.items():
+        if rule not in RULES:
+            raise _make_unknown_key_error(f"rules.{rule}", f"rules.{rule}: unknown rule")
+        _check_value(f"rules.{rule}", mode)
+    return dict(table)
+
+
+def _reject_no_table(table: Any, section: str) -> None:
+    if not isinstance(table, Mapping):
+        raise WrongKey(section, f"{section} must be a table", hint=f"write [{section}] and its keys below it")
+
+
+def _make_unknown_key_error(key: str, said: str) -> WrongKey:
+    from slurmwrap.config.config_errors import suggest_key
+
+    return WrongKey(key, f"{said}{suggest_key(key)}")
+
+
+def _check_value(name: str, value: Any) -> Any:
+    """`value`, if it can be meant."""
+    least, most = BOUNDS.get(name, (-math.inf, math.inf))
+    if isinstance(value, int | float) and not least <= value <= most:  # also for NaN
+        raise WrongKey(name, f"{name} must be from {least:g} to {most:g}, not {value:g}")
+    choices = CHOICES.get(name)
+    if choices and value not in choices:
+        raise WrongKey(name, f"{name} must be one of {', '.join(choices)}, not '{value}'")
+    return value
+
+
+def _convert(current: Any, value: Any, name: str) -> Any:
+    kind = type(current)
+    try:
+        if kind is bool:
+            return value if isinstance(value, bool) else _BOOLEANS[str(value).lower()]
+        if kind is tuple:
+            return _parse_texts(value)
+        if isinstance(value, bool | list | Mapping) or (kind is int and isinstance(value, float)):
+            raise ValueError
+        return kind(value)
+    except (KeyError, ValueError, TypeError):
+        raise WrongKey(name, f"{name}: '{value}' is not {NOUNS.get(kind, 'text')}") from None
+
+
+NOUNS: Mapping[type, str] = {bool: "true or false", int: "a whole number", float: "a number", tuple: "a list of texts"}
+_BOOLEANS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+
+
+def _parse_texts(value: Any) -> tuple[str, ...]:
+    """A list of texts, or in a variable one text with commas. ValueError for anything else."""
+    found = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        raise ValueError
+    return tuple(one for one in found if one)
+
+
+def _list_field_names(record: Any) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(record))
