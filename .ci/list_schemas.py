@@ -56,9 +56,9 @@ def _list(kind: str, command: str, row: Mapping[str, Any], known: Known) -> dict
 
 def _why(known: Known) -> dict[str, Any]:
     refer_to_record(JobTimeline, known, without=("lines",))
-    story = dict(known.pop("JobTimeline")["properties"])
+    timeline = dict(known.pop("JobTimeline")["properties"])
     line = describe_object({"file": TEXT, "line": WHOLE, "text": TEXT})
-    return {**story, "lines": {"type": "array", "items": line}, "next": refer_to_record(Next, known)}
+    return {**timeline, "lines": {"type": "array", "items": line}, "next": refer_to_record(Next, known)}
 
 
 def _history(known: Known) -> dict[str, Any]:

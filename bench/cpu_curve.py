@@ -77,13 +77,13 @@ def main() -> int:
     return tell(inside, trial_s, rounds, restart_s)
 
 
-def in_trial(folder: Path, job: list[str], profile_s: float) -> Measurement:
+def in_trial(directory: Path, job: list[str], profile_s: float) -> Measurement:
     """The curve as a pre-run measures it."""
-    trial = folder / "trial"  # as gsub lays it: outside the job's own directory
+    trial = directory / "trial"  # as gsub lays it: outside the job's own directory
     trial.mkdir(mode=0o700)
     script = trial / "slurm_script"
-    script.write_text(f'#!/bin/sh\nexec {sys.executable} -W ignore {folder}/train.py "$@"\n')
-    (own := folder / "job").mkdir()
+    script.write_text(f'#!/bin/sh\nexec {sys.executable} -W ignore {directory}/train.py "$@"\n')
+    (own := directory / "job").mkdir()
     spec = TrialSpec(trial_dir=str(trial), script=str(script), args=tuple(job), chdir=str(own), profile_s=profile_s)
     result = run_trial(spec, environ=dict(os.environ))
     if not result.measurement.cpu_curve:
@@ -91,18 +91,18 @@ def in_trial(folder: Path, job: list[str], profile_s: float) -> Measurement:
     return result.measurement
 
 
-def restarts(folder: Path, job: list[str], cpus: list[int], options: argparse.Namespace) -> dict[int, list[float]]:
+def restarts(directory: Path, job: list[str], cpus: list[int], options: argparse.Namespace) -> dict[int, list[float]]:
     """Steps per second of the job started anew on 1, 2, ... CPUs, `rounds` times."""
     found: dict[int, list[float]] = {k: [] for k in range(1, len(cpus) + 1)}
     for number in range(options.rounds):
         for k in sorted(found, reverse=number % 2 == 0):
-            found[k].append(restarted(folder, job, cpus[:k], options.window_s))
+            found[k].append(restarted(directory, job, cpus[:k], options.window_s))
     return found
 
 
-def restarted(folder: Path, job: list[str], cpus: list[int], window_s: float) -> float:
+def restarted(directory: Path, job: list[str], cpus: list[int], window_s: float) -> float:
     """One start on `cpus`, warmed up, then measured for `window_s`."""
-    with tempfile.TemporaryDirectory(dir=folder) as step_dir:
+    with tempfile.TemporaryDirectory(dir=directory) as step_dir:
         inject = str(Path(step_detection.__file__).parents[1] / "inject")
         environ = {**os.environ, "SLURMWRAP_STEP_DIR": step_dir, "PYTHONPATH": inject}
         argv = [
@@ -112,7 +112,7 @@ def restarted(folder: Path, job: list[str], cpus: list[int], window_s: float) ->
             sys.executable,
             "-W",
             "ignore",
-            str(folder / "train.py"),
+            str(directory / "train.py"),
             *job,
         ]
         process = subprocess.Popen(argv, env=environ, start_new_session=True)

@@ -105,14 +105,14 @@ def measure(kind: str, environ: Mapping[str, str], place: Path) -> Delays:
     return Delays(kind=kind, sbatch=plain, first=first, second=second)
 
 
-def started_after(program: str, environ: Mapping[str, str], folder: Path) -> float:
+def started_after(program: str, environ: Mapping[str, str], directory: Path) -> float:
     """Seconds until the first line of a job submitted by `program` ran; the job is cancelled then, and gone."""
     began = time.time()
     done = subprocess.run(
-        [program, "job.sbatch"], cwd=folder, env=dict(environ), capture_output=True, text=True, check=True
+        [program, "job.sbatch"], cwd=directory, env=dict(environ), capture_output=True, text=True, check=True
     )
     job = re.findall(r"Submitted batch job (\d+)", done.stdout)[0]
-    output = folder / f"slurm-{job}.out"
+    output = directory / f"slurm-{job}.out"
     while not (line := re.search(r"started=([\d.]+)\n", output.read_text() if output.exists() else "")):
         if time.time() - began > GIVE_UP_S:
             raise SystemExit(f"job {job} did not start within {GIVE_UP_S:.0f} s: {done.stderr}")

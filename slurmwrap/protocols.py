@@ -124,7 +124,7 @@ class Spool(Protocol):
 class Logs(Protocol):
     """Reads the output of a job where we may read it (user mode, or root dropped to the user)."""
 
-    def tails(self, record: JobRun) -> tuple[LogTail, ...]:
+    def tails(self, run: JobRun) -> tuple[LogTail, ...]:
         """The ends of stdout and stderr; empty when they cannot be read."""
 
 
@@ -143,7 +143,7 @@ class Store(Protocol):
     def observations(self, cluster: str, job_id: int) -> tuple[Observation, ...]:
         """All of one raw job id, oldest first."""
 
-    def save_attempt(self, record: JobRun) -> None:
+    def save_attempt(self, run: JobRun) -> None:
         """Inserts or replaces by key."""
 
     def attempt(self, attempt: RunKey) -> JobRun | None:
@@ -163,10 +163,10 @@ class Store(Protocol):
     def failures(self, categories: Collection[str], *, since: float, limit: int) -> tuple[JobRun, ...]:
         """Judged runs of these categories that ended at or after `since`, the newest `limit` of them; oldest first."""
 
-    def save_judged(self, record: JobRun, decision: RetryDecision, at: float) -> None:
+    def save_judged(self, run: JobRun, decision: RetryDecision, at: float) -> None:
         """Stores a run with its diagnosis, and the strikes and blocked inputs of the decision, in one transaction."""
 
-    def settle(self, record: JobRun) -> None:
+    def settle(self, run: JobRun) -> None:
         """Takes a stored run off the to-do list; of the rest of it only fields without a column are written."""
 
     def intend(self, attempt: RunKey | None, ruled: PlannedAction, mode: str, at: float, *, again: bool = False) -> int:
@@ -353,7 +353,7 @@ class Publisher(Protocol):
     def tell_gate(self, gate: Gate) -> None:
         """Replaces what the nodes' Prolog gate reads."""
 
-    def tell_owner(self, record: JobRun, actions: Sequence[ActionRecord]) -> None:
+    def tell_owner(self, run: JobRun, actions: Sequence[ActionRecord]) -> None:
         """Seals one judged attempt for its owner's uid (`munge -u`); only they can open it."""
 
     def end_pass(self) -> None:

@@ -15,12 +15,12 @@ class Case:
     expected: str
     files: dict[str, str]
 
-    def write(self, folder: Path) -> None:
+    def write(self, directory: Path) -> None:
         for path, content in self.files.items():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_text(content, encoding="utf-8", newline="")
+            (directory / path).parent.mkdir(parents=True, exist_ok=True)
+            (directory / path).write_text(content, encoding="utf-8", newline="")
             if path.endswith(".sh"):
-                (folder / path).chmod(0o755)
+                (directory / path).chmod(0o755)
 
 
 def read_cases(path: Path) -> list[Case]:

@@ -222,9 +222,9 @@ class FakeLogs:
     def __init__(self, texts: dict[int, str] | None = None) -> None:
         self.texts = texts or {}
 
-    def tails(self, record: JobRun) -> tuple[LogTail, ...]:
-        text = self.texts.get(record.attempt.job_id)
-        return () if text is None else (LogTail(name=record.std_out, text=text),)
+    def tails(self, run: JobRun) -> tuple[LogTail, ...]:
+        text = self.texts.get(run.attempt.job_id)
+        return () if text is None else (LogTail(name=run.std_out, text=text),)
 
 
 class FakePublisher:
@@ -244,8 +244,8 @@ class FakePublisher:
     def end_pass(self) -> None:
         """Nothing is collected."""
 
-    def tell_owner(self, record: JobRun, actions: Sequence[ActionRecord]) -> None:
-        self.told[record.attempt.job_id] = (record, tuple(actions))
+    def tell_owner(self, run: JobRun, actions: Sequence[ActionRecord]) -> None:
+        self.told[run.attempt.job_id] = (run, tuple(actions))
 
 
 class Killed(BaseException):

@@ -105,11 +105,11 @@ class Caller:
         most = len(self._site.nodes) * GPUS_PER_NODE // 2
         return [min(value, most) for value in self._dice.choices(values, weights, k=count)]
 
-    def _call(self, job: SimJob, since: float, doom: FailingJob | None) -> Call:
+    def _call(self, job: SimJob, since: float, failing_job: FailingJob | None) -> Call:
         dice, site = self._dice, self._site
-        user = self._stricken(doom.row) if doom and not doom.killed else site.user(dice.random())
+        user = self._stricken(failing_job.row) if failing_job and not failing_job.killed else site.user(dice.random())
         name, script, digest = user.scripts[int(len(user.scripts) * dice.random() ** 2)]
-        category, run_s = self._end(job, doom)
+        category, run_s = self._end(job, failing_job)
         gsub = dice.random() < site.rates.gsub
         return Call(
             at=since + job.submit_s,
@@ -121,8 +121,8 @@ class Caller:
             gpus=job.gpus,
             category=category,
             run_s=run_s,
-            curable=bool(doom and doom.curable),
-            shown=bool(doom and doom.shown),
+            curable=bool(failing_job and failing_job.curable),
+            shown=bool(failing_job and failing_job.shown),
             input_path=self._input(user) if category == "incorrect_inputs" else "",
             gsub=gsub,
             retry=gsub and dice.random() < site.rates.retry,
@@ -136,13 +136,13 @@ class Caller:
         pool = max(2, round(share * len(users)))
         return users[(int(pool * self._dice.random() ** 1.5) * 7919 + row * 31) % len(users)]
 
-    def _end(self, job: SimJob, doom: FailingJob | None) -> tuple[str, float]:
-        if doom is None:
+    def _end(self, job: SimJob, failing_job: FailingJob | None) -> tuple[str, float]:
+        if failing_job is None:
             late = job.work_s > 600 and self._dice.random() < self._site.rates.timeout * 2
             return ("time_limit" if late else "success"), job.work_s
-        if doom.killed:
+        if failing_job.killed:
             return "cancelled", job.work_s
-        return doom.category, doom.run_s
+        return failing_job.category, failing_job.run_s
 
     def _input(self, user: User) -> str:
         if user.uid not in self._inputs or self._dice.random() >= self._site.rates.same_input:

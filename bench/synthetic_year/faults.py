@@ -60,17 +60,17 @@ class NodeFaults:
         """The fault that a run which starts now meets."""
         return self._due.popleft() if self._due and self._due[0].at <= start else None
 
-    def follow(self, fault: Fault, record: JobRun) -> None:
+    def follow(self, fault: Fault, run: JobRun) -> None:
         """Kernel lines, a time out of service, and most times a repair."""
-        end = float(record.end_time or 0)
-        about = {"node": fault.node, "cluster": CLUSTER, "job_id": record.attempt.job_id, "uid": record.uid}
+        end = float(run.end_time or 0)
+        about = {"node": fault.node, "cluster": CLUSTER, "job_id": run.attempt.job_id, "uid": run.uid}
         if line := texts.GPU_LINES.get(fault.category):
             for number in range(self._dice.randint(1, 4)):
                 self._sink.row("gpu_faults", _INSERT_FAULT, {**about, "at": end + number / 8, "text": line})
         ours = fault.category in texts.GPU_LINES
         began, ended = end + 20, end + 3600 * self._dice.uniform(2, 40)
         what = fault.category if ours else "Not responding"
-        reason = f"slurmwrap: {what}, seen by job {record.attempt.job_id}" if ours else what
+        reason = f"slurmwrap: {what}, seen by job {run.attempt.job_id}" if ours else what
         self._sink.add(
             record_rows.REMOVALS, Removal(node=fault.node, began=began, reason=reason, ours=ours, ended=ended)
         )
@@ -96,9 +96,9 @@ class Trouble:
     def incident_id(self) -> str:
         return sha256(f"{self.category}|{self.scope}|{self.at:.0f}".encode()).hexdigest()[:12]
 
-    def add(self, record: JobRun) -> None:
+    def add(self, run: JobRun) -> None:
         """One more run that failed of it; the row is written anew each time."""
-        self.records.append(record)
+        self.records.append(run)
         if len(self.records) < 3:
             return
         ends = [float(r.end_time or 0) for r in self.records]

@@ -17,22 +17,22 @@ from synthetic_year.site import CLUSTER, GPUS_PER_NODE
 _MOST_NODES = 16  # of one job that leave observations here: the file of a small database stays small
 
 
-def of_run(record: JobRun, dice: random.Random) -> Iterator[Observation]:
+def of_run(run: JobRun, dice: random.Random) -> Iterator[Observation]:
     """Prolog and Epilog of each node, and EpilogSlurmctld."""
-    assert record.start_time is not None
-    shared = {"restarts": record.restarts, "uid": record.uid, "nodes": fold(record.nodes)}
-    gpus = ",".join(map(str, range(min(GPUS_PER_NODE, max(1, record.gpus)))))
-    for number, node in enumerate(record.nodes[:_MOST_NODES]):
+    assert run.start_time is not None
+    shared = {"restarts": run.restarts, "uid": run.uid, "nodes": fold(run.nodes)}
+    gpus = ",".join(map(str, range(min(GPUS_PER_NODE, max(1, run.gpus)))))
+    for number, node in enumerate(run.nodes[:_MOST_NODES]):
         facts = {**shared, "gpus": gpus, "kernel_mark": f"{dice.getrandbits(64):x}"}
-        yield _observed(record.attempt.job_id, Context.PROLOG, record.start_time + 0.5, facts, dice, node)
-        if record.end_time is not None:
-            facts = {**facts, **_ended(record, number, dice)}
-            yield _observed(record.attempt.job_id, Context.EPILOG, record.end_time + 1.5, facts, dice, node)
-    if record.end_time is not None:
-        told = {"user": record.user, "name": record.name, "account": record.account, "partition": record.partition}
-        told |= {"work_dir": f"/home/{record.user}", "exit": f"{record.exit_code or 0}:{record.signal or 0}"}
-        facts = {**shared, **told, "wait_status": (record.exit_code or 0) << 8, "derived": 0}
-        yield _observed(record.attempt.job_id, Context.EPILOG_SLURMCTLD, record.end_time + 1.0, facts, dice)
+        yield _observed(run.attempt.job_id, Context.PROLOG, run.start_time + 0.5, facts, dice, node)
+        if run.end_time is not None:
+            facts = {**facts, **_ended(run, number, dice)}
+            yield _observed(run.attempt.job_id, Context.EPILOG, run.end_time + 1.5, facts, dice, node)
+    if run.end_time is not None:
+        told = {"user": run.user, "name": run.name, "account": run.account, "partition": run.partition}
+        told |= {"work_dir": f"/home/{run.user}", "exit": f"{run.exit_code or 0}:{run.signal or 0}"}
+        facts = {**shared, **told, "wait_status": (run.exit_code or 0) << 8, "derived": 0}
+        yield _observed(run.attempt.job_id, Context.EPILOG_SLURMCTLD, run.end_time + 1.0, facts, dice)
 
 
 def of_submission(submission: Submission, dice: random.Random) -> Observation:
@@ -45,22 +45,22 @@ def of_prerun(record: PrerunRecord, dice: random.Random) -> Observation:
     return _observed(record.prerun_job_id, Context.PRERUN, record.at, facts, dice, uid=record.uid)
 
 
-def _ended(record: JobRun, number: int, dice: random.Random) -> dict[str, Any]:
-    used, found = record.measurement, record.diagnosis
+def _ended(run: JobRun, number: int, dice: random.Random) -> dict[str, Any]:
+    used, found = run.measurement, run.diagnosis
     kernel = texts.GPU_LINES.get(found.category) if found is not None and found.node else None
     facts: dict[str, Any] = {
-        "exit": f"{record.exit_code or 0}:{record.signal or 0}",
-        "wait_status": (record.exit_code or 0) << 8,
+        "exit": f"{run.exit_code or 0}:{run.signal or 0}",
+        "wait_status": (run.exit_code or 0) << 8,
         "derived": 0,
-        "kernel": [{"text": kernel, "at": float(record.end_time or 0)}] if kernel else [],
+        "kernel": [{"text": kernel, "at": float(run.end_time or 0)}] if kernel else [],
         "kernel_source": "journal",
-        "started_at": record.start_time,
-        "gpu": [_gpu(index) for index in range(min(GPUS_PER_NODE, max(1, record.gpus)))],
+        "started_at": run.start_time,
+        "gpu": [_gpu(index) for index in range(min(GPUS_PER_NODE, max(1, run.gpus)))],
     }
     if used is not None:
         facts |= {"mem_peak_mib": used.mem_peak_mib, "mem_source": "cgroup", "cpu_s": used.cpu_s, "oom_kills": 0}
-    if number == 0 and found is not None and record.std_out:
-        facts["logs"] = [{"name": record.std_out, "text": _tail(found.category, dice), "truncated": False}]
+    if number == 0 and found is not None and run.std_out:
+        facts["logs"] = [{"name": run.std_out, "text": _tail(found.category, dice), "truncated": False}]
     return facts
 
 

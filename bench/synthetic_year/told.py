@@ -211,67 +211,67 @@ class Teller:
         return call.curable and self._dice.random() < 0.5
 
     def _decided(
-        self, record: JobRun, call: Call, submission: Submission | None, spent: int
+        self, run: JobRun, call: Call, submission: Submission | None, spent: int
     ) -> tuple[float | None, JobRun, list[PlannedAction]]:
         """When the next run may start, None for never; the record with the decision; and what is asked of Slurm."""
-        found = record.diagnosis
+        found = run.diagnosis
         if found is None:
-            return None, record, []
-        drains = list(drains_of(found, record))
+            return None, run, []
+        drains = list(drains_of(found, run))
         if found.category in _FAILED:
             why = "it was cancelled" if found.category == "cancelled" else "nothing failed"
-            return None, replace(record, decision="none", decision_reason=why, reconciled=True), []
+            return None, replace(run, decision="none", decision_reason=why, reconciled=True), []
         rule = CATEGORIES[found.category].decision
         if rule == "blacklist_input":
-            return None, *self._blacklisted(record)
+            return None, *self._blacklisted(run)
         resumes = found.category == "time_limit" and found.resumed
         if rule in ("stop", "none") or (found.category == "time_limit" and not resumes):
-            return None, replace(record, decision="stop", decision_reason=found.advice, reconciled=True), drains
+            return None, replace(run, decision="stop", decision_reason=found.advice, reconciled=True), drains
         limit = 1 if found.category == "no_signature" else _BUDGET
         if submission is None or not submission.retry:
             who = "it was not submitted by gsub" if submission is None else "it was submitted without --retry"
             why = f"{found.category}; not run again: {who}"
-            return None, replace(record, decision="stop", decision_reason=why, reconciled=True), drains
+            return None, replace(run, decision="stop", decision_reason=why, reconciled=True), drains
         if spent >= limit:
             why = f"failed {spent + 1} times of {found.category}; the limit is {limit} retries"
-            return None, replace(record, decision="stop", decision_reason=why, reconciled=True), drains
-        return self._again(record, rule, drains, f"{found.category}, retry {spent + 1} of {limit}")
+            return None, replace(run, decision="stop", decision_reason=why, reconciled=True), drains
+        return self._again(run, rule, drains, f"{found.category}, retry {spent + 1} of {limit}")
 
     def _again(
-        self, record: JobRun, rule: str, drains: list[PlannedAction], reason: str
+        self, run: JobRun, rule: str, drains: list[PlannedAction], reason: str
     ) -> tuple[float, JobRun, list[PlannedAction]]:
-        avoid = record.nodes if rule == "retry_elsewhere" and len(record.nodes) == 1 else ()
-        memory = ("MinMemoryNode", (record.mem_mib_per_node or 1024) * 3 // 2) if rule == "resize" else None
+        avoid = run.nodes if rule == "retry_elsewhere" and len(run.nodes) == 1 else ()
+        memory = ("MinMemoryNode", (run.mem_mib_per_node or 1024) * 3 // 2) if rule == "resize" else None
         delay = self._dice.randint(60, 240) if rule == "retry" else 0
-        std_out = requeue.retry_output(record.std_out, record.restarts)
+        std_out = requeue.retry_output(run.std_out, run.restarts)
         again = RequeueSpec(rule=rule, reason=reason, avoid=avoid, memory=memory, delay_s=delay, std_out=std_out)
-        asked = [*drains, *requeue.make_requeue_actions(again, JobRecord(job_id=record.attempt.job_id))]
+        asked = [*drains, *requeue.make_requeue_actions(again, JobRecord(job_id=run.attempt.job_id))]
         told = [reason, *([f"away from {avoid[0]}"] if avoid else []), *([f"after {delay} s"] if delay else [])]
-        start_at = float(record.end_time or 0) + 20 + delay
-        decided = replace(record, decision=rule, decision_reason="; ".join(told), retry_at=start_at, reconciled=True)
+        start_at = float(run.end_time or 0) + 20 + delay
+        decided = replace(run, decision=rule, decision_reason="; ".join(told), retry_at=start_at, reconciled=True)
         return 20.0 + delay, decided, asked
 
-    def _blacklisted(self, record: JobRun) -> tuple[JobRun, list[PlannedAction]]:
-        assert record.diagnosis is not None
-        path, at = record.diagnosis.input_path, float(record.end_time or 0)
+    def _blacklisted(self, run: JobRun) -> tuple[JobRun, list[PlannedAction]]:
+        assert run.diagnosis is not None
+        path, at = run.diagnosis.input_path, float(run.end_time or 0)
         reason = f"{path}: it does not exist"
         block = BlockedInput(
             digest=sha256(path.encode()).hexdigest(),
             path=path,
-            uid=record.uid,
+            uid=run.uid,
             reason=reason,
             at=at,
-            job_id=record.attempt.job_id,
+            job_id=run.attempt.job_id,
         )
         if at - self._blocked.get(path, 0.0) > 14 * DAY_S:  # most are cleared or replaced one day
             self._blocked[path] = at
         if self._until - at < 30 * DAY_S:
             self._sink.add(record_rows.BLOCKED_INPUTS, block)
-        decided = replace(record, decision="blacklist_input", decision_reason=reason, reconciled=True)
+        decided = replace(run, decision="blacklist_input", decision_reason=reason, reconciled=True)
         return decided, list(blocked_inputs.make_block_actions((block,)))
 
     def _waited(
-        self, record: JobRun, call: Call, eligible: float, start: float, submission: Submission | None
+        self, run: JobRun, call: Call, eligible: float, start: float, submission: Submission | None
     ) -> QueueDelay | None:
         if submission is None:
             return None
@@ -279,10 +279,10 @@ class Teller:
         scattered = total * self._dice.random() * min(1.0, call.gpus / 32) if call.gpus > 1 else 0.0
         unknown = min(total - scattered, 15.0) if self._dice.random() < 0.1 else 0.0
         return QueueDelay(
-            attempt=record.attempt,
-            address=record.address,
-            user=record.user,
-            gpus=record.gpus,
+            attempt=run.attempt,
+            address=run.address,
+            user=run.user,
+            gpus=run.gpus,
             eligible_at=eligible,
             seen_at=start,
             fair_share_s=total - scattered - unknown,
@@ -294,41 +294,41 @@ class Teller:
 
     # What is kept of it
 
-    def _save(self, record: JobRun, asked: Sequence[PlannedAction], delay: QueueDelay | None = None) -> None:
+    def _save(self, run: JobRun, asked: Sequence[PlannedAction], delay: QueueDelay | None = None) -> None:
         if delay is not None:
-            record = replace(record, waited=delay) if delay.seen_at >= self._whole_from else record
+            run = replace(run, waited=delay) if delay.seen_at >= self._whole_from else run
             self._sink.add(record_rows.DELAYS, delay)
-        self._sink.add(record_rows.ATTEMPTS, record)
-        at = float(record.end_time or record.attempt.submit_time) + 12
+        self._sink.add(record_rows.ATTEMPTS, run)
+        at = float(run.end_time or run.attempt.submit_time) + 12
         for ruled in asked:
-            self._sink.add(record_rows.ACTIONS, self._action(record, ruled, at), action_id=self._next_action)
+            self._sink.add(record_rows.ACTIONS, self._action(run, ruled, at), action_id=self._next_action)
             self._next_action += 1
-        if record.start_time is not None and at >= self._observed_from:
-            for observation in hooks.of_run(record, self._dice):
+        if run.start_time is not None and at >= self._observed_from:
+            for observation in hooks.of_run(run, self._dice):
                 self._sink.add(record_rows.OBSERVATIONS, observation)
 
-    def _action(self, record: JobRun, ruled: PlannedAction, at: float) -> ActionRecord:
+    def _action(self, run: JobRun, ruled: PlannedAction, at: float) -> ActionRecord:
         failed = "Requested operation is presently disabled" if self._dice.random() < 0.005 else ""
-        begun = intended(record.attempt, ruled, "act", at, action_id=self._next_action)
+        begun = intended(run.attempt, ruled, "act", at, action_id=self._next_action)
         return replace(begun, done_at=at + 0.2, error=failed)
 
-    def _aftermath(self, record: JobRun, fault: Fault | None, trouble: Trouble | None) -> None:
+    def _aftermath(self, run: JobRun, fault: Fault | None, trouble: Trouble | None) -> None:
         """Strikes, and where a node failed its kernel lines, its time out of service and its repair."""
-        found = record.diagnosis
+        found = run.diagnosis
         if found is None or trouble is not None:
             return
-        at = float(record.end_time or 0)
-        for strike in strikes_of(found, record):
+        at = float(run.end_time or 0)
+        for strike in strikes_of(found, run):
             struck = StrikeRecord(
                 node=strike.node,
                 cause=strike.cause,
                 conclusive=strike.conclusive,
                 text=strike.text,
                 at=at + 12,
-                job_id=record.attempt.job_id,
-                uid=record.uid,
+                job_id=run.attempt.job_id,
+                uid=run.uid,
             )
-            key = {"strike_id": None, "cluster": CLUSTER, "submit_time": record.attempt.submit_time}
+            key = {"strike_id": None, "cluster": CLUSTER, "submit_time": run.attempt.submit_time}
             self._sink.add(record_rows.STRIKES, struck, **key)
         if fault is not None:
-            self._faults.follow(fault, record)
+            self._faults.follow(fault, run)

@@ -91,8 +91,8 @@ def backup(
     if keep and not dated:
         raise UsageError("--keep needs a folder that is there", hint=f"mkdir -m 700 {target}")
     into = wanted / f"{source.stem}-{datetime.now():%Y%m%d-%H%M%S}.db" if dated else wanted
-    voice = Console.of_terminal("slurmwrap")
-    size = db_maintenance.backup(source, into, force=force, tell=_make_progress(voice))
+    console = Console.of_terminal("slurmwrap")
+    size = db_maintenance.backup(source, into, force=force, tell=_make_progress(console))
     typer.echo(f"{into}: {_format_bytes(size)}, checked")
     for gone in db_maintenance.rotate(wanted, source.stem, keep) if keep else ():
         typer.echo(f"removed {gone}")
@@ -253,13 +253,13 @@ def search(
             raise UsageError(f"'{word}' has no letter or digit to search for")
     place, _ = _find_database(file)
     _must_be_there(place)
-    voice = Console.of_terminal("slurmwrap")
+    console = Console.of_terminal("slurmwrap")
     try:
         found, total = table_reader.search_failures(
-            place, words, limit, lambda share: voice.redraw(f"slurmwrap: {share:4.0%} indexed"[: columns()])
+            place, words, limit, lambda share: console.redraw(f"slurmwrap: {share:4.0%} indexed"[: columns()])
         )
     finally:
-        voice.progress_done()
+        console.progress_done()
     more = total - len(found)
     if as_json:
         say_rows("db_search", {"rows": (to_json_dict(db_tables.remove_marks(one)) for one in found), "more": more})
@@ -313,7 +313,7 @@ def analyze(
     Example:
       slurmwrap db analyze strikes blocked_inputs
     """
-    voice = Console.of_terminal("slurmwrap")
+    console = Console.of_terminal("slurmwrap")
     with _open_database(file) as reader:
         names = db_tables.find_plain_tables(reader, tables or ()) or reader.tables
         try:
@@ -323,14 +323,14 @@ def analyze(
                 return
             for place, name in enumerate(names):
                 found = list(
-                    reader.analyze_columns(name, lambda column: voice.redraw(f"slurmwrap: {column}"[: columns()]))
+                    reader.analyze_columns(name, lambda column: console.redraw(f"slurmwrap: {column}"[: columns()]))
                 )
-                voice.progress_done()
+                console.progress_done()
                 head = f"{name}: {text_format.count(found[0].rows, 'row')}"
                 shown = db_tables.format_figures(found, terminal.columns()) if found[0].rows else ""
                 typer.echo("\n".join(filter(None, ["" if place == 0 else "\n", head, shown])))
         finally:
-            voice.progress_done()
+            console.progress_done()
 
 
 @app.command()
@@ -390,9 +390,9 @@ def _parse_days(text: str, option: str) -> int:
     return int(found[1]) * _UNITS[found[2] or "d"]
 
 
-def _make_progress(voice: Console) -> Callable[[float], None]:
+def _make_progress(console: Console) -> Callable[[float], None]:
     """A line that is rewritten in place; nothing where stderr is no terminal."""
-    if not voice.tty:
+    if not console.tty:
         return lambda share: None
 
     def tell(share: float) -> None:
@@ -464,7 +464,7 @@ _SETTINGS = {
 }
 
 
-def run_datasette(database: Path, host: str, port: int, voice: Console) -> None:
+def run_datasette(database: Path, host: str, port: int, console: Console) -> None:
     """Replaces this process by Datasette; returns only by an error. StoreError where there is no database to show."""
     if importlib.util.find_spec("datasette") is None:
         raise SlurmwrapError(
@@ -474,7 +474,7 @@ def run_datasette(database: Path, host: str, port: int, voice: Console) -> None:
     with Database.open(database, readonly=True):
         pass
     if not _is_loopback(host):
-        voice.say(f"everybody who reaches {host} may read everybody's log lines: there is no password", "yellow")
+        console.say(f"everybody who reaches {host} may read everybody's log lines: there is no password", "yellow")
     arguments = arguments_of(database, host, port, _write_metadata(make_metadata(database)))
     sys.stdout.flush()
     try:

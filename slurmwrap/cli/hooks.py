@@ -179,20 +179,20 @@ def install(
     if not yes and sys.stdin.isatty() and not typer.confirm("\nGo on?"):
         sys.exit(1)
     done = install_workflow.install(where, made, names, patience, hostlist.expand(skip) if skip else ())
-    where.voice.say("installed")
+    where.console.say("installed")
     if not test or not where.system.alive:
         return
     if no_reconfigure or install_workflow.lines_missing(made):
-        where.voice.say("no test job: slurmctld has not read slurm.conf. Then: slurmwrap hooks check")
+        where.console.say("no test job: slurmctld has not read slurm.conf. Then: slurmwrap hooks check")
         return
     looked = check_installation.look_at_nodes(
         where, done, check_installation.to_look_at(made, done, names), min(patience, check_installation.LOOK_S)
     )
-    check_installation.tell_looked(looked, where.voice)
+    check_installation.print_node_checks(looked, where.console)
     tried = install_workflow.test_jobs(
         where, made, hostlist.expand(test_node) if test_node else (), test_user, patience
     )
-    print_test_results(tried, where.voice, install_workflow.RESTART if made.restart else "")
+    print_test_results(tried, where.console, install_workflow.RESTART if made.restart else "")
 
 
 @app.command()
@@ -327,13 +327,13 @@ def uninstall(
     sent = from_nodes.take_from_nodes(where, nodes, patience)
     from_nodes.refuse_named(sent)
     for reason, names in group_by_reason(sent):
-        where.voice.say(f"the files stay on {hostlist.fold(names)}: {reason}. {from_nodes.left_behind(where)}")
+        where.console.say(f"the files stay on {hostlist.fold(names)}: {reason}. {from_nodes.left_behind(where)}")
     gone = {one.node for one in sent if not one.reason}
     behind = [name for name in where.manifest.nodes if name not in gone and nodes != install_workflow.NONE]
     for path in remove.take_away(taking, written, where.system, purge=purge, behind=behind):
-        where.voice.say(f"stays: {path}")
+        where.console.say(f"stays: {path}")
     later = f"; {hostlist.fold(behind)}: again when free, or forget them with --nodes none" if behind else ""
-    where.voice.say(f"uninstalled{later}")
+    where.console.say(f"uninstalled{later}")
 
 
 @app.command()
@@ -346,9 +346,10 @@ def watchdog(as_json: Json = False) -> None:
     Example:
       slurmwrap hooks watchdog; echo $?
     """
-    from slurmwrap.cli.hooks_watchdog import watch_over
 
-    late, text = watch_over(time.time(), Console.of_terminal("slurmwrap"))
+    from slurmwrap.cli.hooks_watchdog import check_services
+
+    late, text = check_services(time.time(), Console.of_terminal("slurmwrap"))
     typer.echo(format_json_document("watchdog", {"late": late}) if as_json else text)
     sys.exit(2 if late else 0)
 
@@ -357,7 +358,7 @@ def _plan_installation(given: dict[str, Any]) -> tuple[Any, Any, tuple[str, ...]
     """(ground, plan, the nodes that get files) for the flags of a command."""
     from slurmwrap.install import install_workflow
 
-    where = install_workflow.ground(
+    where = install_workflow.context(
         given["root"], given["manifest"], reconfigure=not given["no_reconfigure"], systemd=not given["no_systemd"],
         slurm_conf=given["slurm_conf"],
     )  # fmt: skip
@@ -375,7 +376,7 @@ def _read_installed(root: Path, manifest: Path, *, systemd: bool, reconfigure: b
     from slurmwrap.install.install_target import find_account
     from slurmwrap.install.safe_files import FileTree
 
-    where = install_workflow.ground(root, manifest, reconfigure=reconfigure, systemd=systemd)
+    where = install_workflow.context(root, manifest, reconfigure=reconfigure, systemd=systemd)
     if where.manifest is None:
         raise SlurmwrapError(f"nothing is installed: there is no {manifest}", hint="`slurmwrap hooks install` does.")
     tree = where.system.tree

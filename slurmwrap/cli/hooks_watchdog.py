@@ -16,7 +16,7 @@ from slurmwrap.install.service_watchdog import OverdueState, look, news, since
 from slurmwrap.reconcile import event_log
 
 
-def watch_over(now: float, voice: Console) -> tuple[list[dict[str, Any]], str]:
+def check_services(now: float, console: Console) -> tuple[list[dict[str, Any]], str]:
     """(what is late, the text for people). UsageError where no site is configured."""
     config = load(os.environ)
     if not config.site.state_dir:
@@ -28,11 +28,11 @@ def watch_over(now: float, voice: Console) -> tuple[list[dict[str, Any]], str]:
     word = news(state_dir, late, now)
     # As a service: who filters the journal by priority must not miss it.
     if is_our_stderr(os.environ):
-        event_log.EventLog.of(config, voice, os.environ).tell_all(
+        event_log.EventLog.of(config, console, os.environ).tell_all(
             [event_log.make_overdue_event(one.what, one.text) for one in late]
         )
     if word:
-        _send_mail(config, "late" if word == "late" else "well again", _format_mail(late, text), voice)
+        _send_mail(config, "late" if word == "late" else "well again", _format_mail(late, text), console)
     return [asdict(one) for one in late], text
 
 
@@ -42,11 +42,11 @@ def _format_mail(late: tuple[OverdueState, ...], text: str) -> str:
     return f"slurmwrap's watchdog on {host}:\n\n{text}\n\n{end}".rstrip() + "\n"
 
 
-def _send_mail(config: Config, subject: str, text: str, voice: Console) -> None:
+def _send_mail(config: Config, subject: str, text: str, console: Console) -> None:
     addresses = tuple(address.strip() for address in config.report.to.split(",") if address.strip())
     if not config.mail.server or not addresses:
         return
     try:
         Mailer(server=config.mail.server, sender=config.mail.sender).send(addresses, f"slurmwrap: {subject}", text)
     except SlurmwrapError as error:
-        voice.error(error)
+        console.error(error)

@@ -125,19 +125,19 @@ def _of_site() -> RecordSource:
     return place
 
 
-def _list_incidents(place: RecordSource, since: float | None) -> list[Incident]:
-    with Database.open(place.database, readonly=True) as database:
+def _list_incidents(source: RecordSource, since: float | None) -> list[Incident]:
+    with Database.open(source.database, readonly=True) as database:
         found = database.incidents(since=since)
     return sorted(found, key=lambda one: (one.over_at is not None, -one.began))
 
 
-def _is_meant(one: Incident, wanted: RunFilter, still_open: bool) -> bool:
+def _is_meant(incident: Incident, run_filter: RunFilter, still_open: bool) -> bool:
     return (
-        (not still_open or one.over_at is None)
-        and (not wanted.categories or one.category in wanted.categories)
-        and (wanted.until is None or one.began < wanted.until)
-        and (not wanted.nodes or bool(set(wanted.nodes) & set(one.nodes)))
-        and (not wanted.users or any(list_options.user_name(uid) in wanted.users for uid in one.uids))
+        (not still_open or incident.over_at is None)
+        and (not run_filter.categories or incident.category in run_filter.categories)
+        and (run_filter.until is None or incident.began < run_filter.until)
+        and (not run_filter.nodes or bool(set(run_filter.nodes) & set(incident.nodes)))
+        and (not run_filter.users or any(list_options.user_name(uid) in run_filter.users for uid in incident.uids))
     )
 
 
@@ -153,10 +153,12 @@ def _find_incident(which: str, known: list[Incident]) -> Incident:
     )
 
 
-def _list_published(place: RecordSource, wanted: RunFilter) -> list[dict[str, Any]]:
-    told = read_published(place.published, place.trusted) if place.published else None
+def _list_published(source: RecordSource, run_filter: RunFilter) -> list[dict[str, Any]]:
+    told = read_published(source.published, source.trusted) if source.published else None
     found = [
-        one for one in (told.incidents if told else ()) if not wanted.categories or one.category in wanted.categories
+        one
+        for one in (told.incidents if told else ())
+        if not run_filter.categories or one.category in run_filter.categories
     ]
     return [
         {"id": "", "category": one.category, "scope": one.scope, "began": one.since, "over_at": None,
@@ -197,25 +199,25 @@ def _public_table(rows: list[dict[str, Any]]) -> str:
     return text_format.table(head, cells, indent=0, columns=terminal.columns())
 
 
-def _format_incident(one: Incident, runs: tuple[JobRun, ...]) -> str:
+def _format_incident(incident: Incident, runs: tuple[JobRun, ...]) -> str:
     paint, columns = terminal.painter(), terminal.columns()
     over = (
-        f"over since {_format_moment(one.over_at)}"
-        if one.over_at is not None
-        else f"open, at least until {_format_moment(one.ends)}"
+        f"over since {_format_moment(incident.over_at)}"
+        if incident.over_at is not None
+        else f"open, at least until {_format_moment(incident.ends)}"
     )
-    users = ", ".join(text_format.visible(list_options.user_name(uid)) for uid in one.uids)
+    users = ", ".join(text_format.visible(list_options.user_name(uid)) for uid in incident.uids)
     facts = [
-        ("scope", one.scope),
-        ("began", f"{_format_moment(one.began)}; {over}"),
-        ("jobs", fold_jobs(map(str, one.jobs))),
+        ("scope", incident.scope),
+        ("began", f"{_format_moment(incident.began)}; {over}"),
+        ("jobs", fold_jobs(map(str, incident.jobs))),
         ("users", users),
-        ("nodes", fold(text_format.in_order(one.nodes)) if one.nodes else "none"),
-        ("retries", f"start within {text_format.duration(one.spread_s)} after its end; none is counted"),
+        ("nodes", fold(text_format.in_order(incident.nodes)) if incident.nodes else "none"),
+        ("retries", f"start within {text_format.duration(incident.spread_s)} after its end; none is counted"),
     ]
-    if one.closed_by:
-        facts.append(("closed", f"by {one.closed_by}{': ' + one.note if one.note else ''}"))
-    lines = [paint(f"Incident {one.incident_id[:_SHOWN]} {text_format.visible(one.category)}", "bold")]
+    if incident.closed_by:
+        facts.append(("closed", f"by {incident.closed_by}{': ' + incident.note if incident.note else ''}"))
+    lines = [paint(f"Incident {incident.incident_id[:_SHOWN]} {text_format.visible(incident.category)}", "bold")]
     lines += [
         text_format.wrapped(f"{name:<8} {value}", indent="  ", hanging=" " * 11, columns=columns)
         for name, value in facts
@@ -226,8 +228,8 @@ def _format_incident(one: Incident, runs: tuple[JobRun, ...]) -> str:
         lines.append(text_format.wrapped(told, indent="  ", hanging=" " * 11, columns=columns))
     if runs:
         lines.append(f"  more     slurmwrap why {runs[0].address or runs[0].attempt.job_id}")
-    if one.over_at is None:
-        lines.append(f"  close    slurmwrap incidents close {one.incident_id[:_SHOWN]} --note WHY")
+    if incident.over_at is None:
+        lines.append(f"  close    slurmwrap incidents close {incident.incident_id[:_SHOWN]} --note WHY")
     return "\n".join(lines)
 
 
@@ -235,6 +237,6 @@ def _format_moment(at: float) -> str:
     return text_format.moment(at, terminal.local_zone())
 
 
-def _incident_to_json_dict(one: Incident) -> dict[str, Any]:
-    plain = to_json_dict(one)
+def _incident_to_json_dict(incident: Incident) -> dict[str, Any]:
+    plain = to_json_dict(incident)
     return {"id": plain.pop("incident_id"), **plain}

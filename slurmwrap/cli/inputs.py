@@ -47,9 +47,9 @@ class InputRow:
     now: str = ""
 
 
-def rows_of(found: Sequence[BlockedInput], place: RecordSource) -> list[InputRow]:
+def rows_of(found: Sequence[BlockedInput], source: RecordSource) -> list[InputRow]:
     """With what the files of the newest are like now; one reader for each user, for a file system may hang."""
-    readers = {one: _find_reading_uid(one, place) for one in found[:_LOOKED]}
+    readers = {one: _find_reading_uid(one, source) for one in found[:_LOOKED]}
     now: dict[BlockedInput, str] = {}
     for uid in dict.fromkeys(readers.values()):
         mine = [one for one, reader in readers.items() if reader == uid] if uid is not None else []
@@ -58,16 +58,16 @@ def rows_of(found: Sequence[BlockedInput], place: RecordSource) -> list[InputRow
     return [InputRow(blocked=one, now=now.get(one, "")) for one in found]
 
 
-def now_of(blocked: BlockedInput, place: RecordSource) -> str:
+def now_of(blocked: BlockedInput, source: RecordSource) -> str:
     """Whether its path still holds what was blocked."""
-    return rows_of([blocked], place)[0].now
+    return rows_of([blocked], source)[0].now
 
 
-def _find_reading_uid(blocked: BlockedInput, place: RecordSource) -> int | None:
+def _find_reading_uid(blocked: BlockedInput, source: RecordSource) -> int | None:
     """As whom its file is read, with no more rights than the user has who is bound; None: not at all."""
-    if not blocked.path or (place.site and blocked.uid == SITE and place.uid == 0):
+    if not blocked.path or (source.site and blocked.uid == SITE and source.uid == 0):
         return None
-    return blocked.uid if place.site and place.uid == 0 and blocked.uid > 0 else place.uid
+    return blocked.uid if source.site and source.uid == 0 and blocked.uid > 0 else source.uid
 
 
 def _compare_digest(blocked: BlockedInput, read: InputRead) -> str:
@@ -159,18 +159,18 @@ def list_inputs(
     list_options.say_list("inputs", [_plain(row) for row in rows], text, as_json=as_json, more=more)
 
 
-def _is_meant(one: BlockedInput, pattern: str, job: int, wanted: RunFilter) -> bool:
+def _is_meant(one: BlockedInput, pattern: str, job: int, run_filter: RunFilter) -> bool:
     return (
         (not pattern or fnmatchcase(one.path, pattern) or one.path == str(Path(pattern).absolute()))
         and (not job or one.job_id == job)
-        and (not wanted.users or _format_owner(one.uid) in wanted.users)
-        and (wanted.since is None or one.at >= wanted.since)
+        and (not run_filter.users or _format_owner(one.uid) in run_filter.users)
+        and (run_filter.since is None or one.at >= run_filter.since)
     )
 
 
-def _list_freed(place: RecordSource, as_json: bool) -> None:
+def _list_freed(source: RecordSource, as_json: bool) -> None:
     """The site's block that its user overruled for themselves."""
-    freed = {} if place.site else UserState(place.database.parent).freed_inputs()
+    freed = {} if source.site else UserState(source.database.parent).freed_inputs()
     rows = [{"digest": digest, "freed_at": at} for digest, at in sorted(freed.items(), key=lambda one: -one[1])]
     lines = [[digest[:_DIGEST], text_format.moment(at, terminal.local_zone())] for digest, at in freed.items()]
     text = text_format.table(("digest", "freed"), lines, indent=0) if lines else "No input was freed by you."
@@ -222,12 +222,12 @@ def clear(
         typer.echo("gsub sees it after the next pass of 'slurmwrap reconcile'", err=True)
 
 
-def _free_input(blocked: BlockedInput, place: RecordSource) -> None:
-    if place.database.exists():
-        with Database.open(place.database) as database:
+def _free_input(blocked: BlockedInput, source: RecordSource) -> None:
+    if source.database.exists():
+        with Database.open(source.database) as database:
             database.clear_input(blocked.digest)
-    if not place.site:
-        UserState(place.database.parent).free_input(blocked.digest, time.time())
+    if not source.site:
+        UserState(source.database.parent).free_input(blocked.digest, time.time())
 
 
 @app.command()
@@ -261,24 +261,24 @@ def _get_record_source() -> RecordSource:
     return place_of(load(os.environ), os.environ, os.geteuid())
 
 
-def _list_blocked(place: RecordSource) -> tuple[BlockedInput, ...]:
+def _list_blocked(source: RecordSource) -> tuple[BlockedInput, ...]:
     """What binds the asking user, newest first; everything for the site."""
     found: dict[tuple[str, int], BlockedInput] = {}
-    if place.published is not None:
-        published = read_published(place.published, place.trusted)
-        found = {(b.digest, b.uid): b for b in (published.blocked if published else ()) if b.uid in (SITE, place.uid)}
-    if place.database.exists():
-        with Database.open(place.database, readonly=True) as database:
-            own = database.blocked_inputs(None if place.site else place.uid)
+    if source.published is not None:
+        published = read_published(source.published, source.trusted)
+        found = {(b.digest, b.uid): b for b in (published.blocked if published else ()) if b.uid in (SITE, source.uid)}
+    if source.database.exists():
+        with Database.open(source.database, readonly=True) as database:
+            own = database.blocked_inputs(None if source.site else source.uid)
         # With the path, which is not published.
         found |= {(b.digest, b.uid): b for b in own}
-    freed = {} if place.site else UserState(place.database.parent).freed_inputs()
+    freed = {} if source.site else UserState(source.database.parent).freed_inputs()
     standing = (b for b in found.values() if b.uid == SITE or freed.get(b.digest, 0.0) < b.at)
     return tuple(sorted(standing, key=lambda b: b.at, reverse=True))
 
 
-def _make_input_row(name: str, place: RecordSource) -> InputRow:
-    known = _list_blocked(place)
+def _make_input_row(name: str, source: RecordSource) -> InputRow:
+    known = _list_blocked(source)
     path = str(Path(name).absolute())
     found = [b for b in known if b.path == path or (len(name) >= _DIGEST and b.digest.startswith(name))]
     if not found and Path(name).exists():
@@ -286,13 +286,13 @@ def _make_input_row(name: str, place: RecordSource) -> InputRow:
         found = [b for b in known if b.digest == digest]
     if not found:
         raise UsageError(f"'{name}' is not blocked", hint="slurmwrap inputs list", exit_code=1)
-    return InputRow(blocked=found[0], now=now_of(found[0], place))
+    return InputRow(blocked=found[0], now=now_of(found[0], source))
 
 
-def _find_evidence(blocked: BlockedInput, place: RecordSource) -> tuple[Citation, ...]:
+def _find_evidence(blocked: BlockedInput, source: RecordSource) -> tuple[Citation, ...]:
     if not blocked.job_id:
         return ()
-    known = about_job(place, str(blocked.job_id))
+    known = about_job(source, str(blocked.job_id))
     runs = [run for run in known.attempts if run.diagnosis and run.diagnosis.input_path == blocked.path]
     tried = [p.verdict.evidence for p in known.preruns if p.verdict.input_path == blocked.path]
     return runs[-1].diagnosis.evidence if runs and runs[-1].diagnosis else tried[-1] if tried else ()

@@ -16,7 +16,7 @@ from slurmwrap.cli import list_options, terminal
 from slurmwrap.cli.record_access import RecordSource, place_of
 from slurmwrap.cli.run_selection import Jobs, find_jobs
 from slurmwrap.cli.slurm_lookup import find_records_of_cluster
-from slurmwrap.cli.why import account, checked, note, plain_story, say_notes, story_of_job
+from slurmwrap.cli.why import account, build_job_timeline, checked, note, say_notes, timeline_to_json
 from slurmwrap.config.load_config import load
 from slurmwrap.errors import RefusedError, UsageError
 from slurmwrap.fast_dataclasses import asdict, replace
@@ -108,21 +108,21 @@ def show(
     address = checked(job)
     known = find_records_of_cluster(place, address, config)
     note(known)
-    story = story_of_job(address, known, config, place)
-    ledger = account(story, known, config)
-    kept = describe_stored_records(story, known.actions)
+    timeline = build_job_timeline(address, known, config, place)
+    ledger = account(timeline, known, config)
+    kept = describe_stored_records(timeline, known.actions)
     if as_json:
-        content = {**plain_story(story), "kept": kept, "next": to_json_dict(find_next_step(story))}
+        content = {**timeline_to_json(timeline), "kept": kept, "next": to_json_dict(find_next_step(timeline))}
         typer.echo(format_json_document("job", {**content, "ledger": asdict(ledger) if ledger is not None else None}))
         return
-    whole = verbose or not list_tasks(story)
+    whole = verbose or not list_tasks(timeline)
     look = TextStyle(zone=terminal.local_zone(), paint=terminal.painter(), columns=terminal.columns(), verbose=whole)
     typer.echo(
-        format_job_report(story, look.zone, look.paint, columns=look.columns, verbose=whole, account=ledger)
+        format_job_report(timeline, look.zone, look.paint, columns=look.columns, verbose=whole, account=ledger)
         + "\n" + look.paint("KEPT", "bold") + "\n"
         + "\n".join(look.wrapped(f"{name:<13} {value}", "  ", " " * 16) for name, value in kept.items())
     )  # fmt: skip
-    typer.echo(f"  {'cleared by':<13} slurmwrap jobs clear {story.address}")
+    typer.echo(f"  {'cleared by':<13} slurmwrap jobs clear {timeline.address}")
 
 
 @app.command(short_help="Give a job its retries back, and take back a retry that was decided.")

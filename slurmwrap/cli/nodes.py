@@ -344,14 +344,14 @@ def _get_record_source() -> RecordSource:
     return place_of(load(os.environ), os.environ, os.geteuid())
 
 
-def _make_view(place: RecordSource, config: Config) -> NodeView:
-    if not place.site and not place.alone:
-        published = read_published(place.published, place.trusted) if place.published else None
+def _make_view(source: RecordSource, config: Config) -> NodeView:
+    if not source.site and not source.alone:
+        published = read_published(source.published, source.trusted) if source.published else None
         found = published.health if published else ()
         return NodeView(standings=tuple(NodeStatus(health=one, published=True) for one in found))
-    if not place.database.exists():
+    if not source.database.exists():
         return NodeView()
-    with Database.open(place.database, readonly=True) as database:
+    with Database.open(source.database, readonly=True) as database:
         history = _read_history(database, config)
     now, nodes = time.time(), _read_nodes(config)
     return NodeView(
@@ -428,11 +428,11 @@ def _get_reason(health: NodeHealth | None, score: NodeScore | None) -> str:
     return score.why if score is not None else ""
 
 
-def _refuse_strangers(names: Sequence[str], view: NodeView, place: RecordSource, config: Config) -> None:
+def _refuse_strangers(names: Sequence[str], view: NodeView, source: RecordSource, config: Config) -> None:
     """A name that neither Slurm nor the history knows; where Slurm does not answer, no one can say."""
     heard = {one.health.node for one in view.standings} | {one.node for one in view.scores}
     strangers = [name for name in names if name not in heard]
-    slurm = view.nodes or (_read_nodes(config) if strangers and not place.site else ())
+    slurm = view.nodes or (_read_nodes(config) if strangers and not source.site else ())
     unknown = [name for name in strangers if name not in {node.name for node in slurm}]
     if slurm and unknown:
         raise UsageError(f"there is no node '{unknown[0]}'", hint="slurmwrap nodes list --all", exit_code=1)

@@ -68,12 +68,12 @@ class PrerunRow:
         return int(self.spec.real_job) if self.spec.real_job else None
 
 
-def rows_of(desk: SubmitContext) -> tuple[PrerunRow, ...]:
+def rows_of(context: SubmitContext) -> tuple[PrerunRow, ...]:
     """All that left files, newest first."""
-    flights = desk.flights or PrerunRegistry(find_user_state_dir(os.environ))
+    flights = context.flights or PrerunRegistry(find_user_state_dir(os.environ))
     found = [row for path in flights.trials() if (row := _read_row(path))]
     if any(row.state == "" for row in found):
-        word = _slurms_word(desk)
+        word = _slurms_word(context)
         found = [_with_state(row, word) for row in found]
     return tuple(sorted(found, key=lambda row: row.at, reverse=True))
 
@@ -100,12 +100,12 @@ def _read_row(directory: Path) -> PrerunRow | None:
     )
 
 
-def _slurms_word(desk: SubmitContext) -> Callable[[int | None, str], str]:
+def _slurms_word(context: SubmitContext) -> Callable[[int | None, str], str]:
     """(job id, cluster) -> Slurm's state of it, "" for one that it does not know; asked once, of this cluster."""
     try:
-        records, here = desk.slurm.jobs(desk.user), desk.cluster
+        records, here = context.slurm.jobs(context.user), context.cluster
     except SlurmError as error:
-        desk.say(f"how they stand now is not known: {error}")
+        context.say(f"how they stand now is not known: {error}")
         return lambda job, cluster: "UNKNOWN"
     tasks = {record.array_job_id: record.state for record in records if record.array_job_id is not None}
     waiting = {record.array_job_id: record.state for record in records if record.array_job_id and record.pending}
@@ -306,12 +306,13 @@ def list_preruns(
     if passed:
         _list_passed(wanted, limit, everything, as_json)
         return
-    from slurmwrap.gsub.submit import watch_over
 
-    desk = _open_submit_context()
-    watch_over(desk)
+    context = _open_submit_context()
+    from slurmwrap.gsub.submit import release_orphans
+
+    release_orphans(context)
     states = tuple(one.lower() for one in wanted_states(state, failed))
-    rows = [row for row in rows_of(desk) if _is_meant(row, wanted, states)]
+    rows = [row for row in rows_of(context) if _is_meant(row, wanted, states)]
     rows = [row for row in rows if not running or (row.verdict is None and row.state != "lost")]
     rows = [row for row in rows if not job or job in (row.real_job, row.prerun_job)]
     if as_json:
@@ -327,24 +328,24 @@ def wanted_states(state: str, failed: bool) -> tuple[str, ...]:
     return (*list_options.split_list(state), *((Outcome.FAIL.value,) if failed else ()))
 
 
-def _is_meant(row: PrerunRow, wanted: RunFilter, states: tuple[str, ...]) -> bool:
+def _is_meant(row: PrerunRow, run_filter: RunFilter, states: tuple[str, ...]) -> bool:
     script = Path(row.spec.script_name).name
     category = row.verdict.category if row.verdict else ""
     return (
         (not states or row.state in states)
-        and (not wanted.categories or category in wanted.categories)
-        and (not wanted.names or any(fnmatchcase(script, pattern) for pattern in wanted.names))
-        and (wanted.since is None or row.at >= wanted.since)
-        and (wanted.until is None or row.at < wanted.until)
+        and (not run_filter.categories or category in run_filter.categories)
+        and (not run_filter.names or any(fnmatchcase(script, pattern) for pattern in run_filter.names))
+        and (run_filter.since is None or row.at >= run_filter.since)
+        and (run_filter.until is None or row.at < run_filter.until)
     )
 
 
-def _list_passed(wanted: RunFilter, limit: int, everything: bool, as_json: bool) -> None:
+def _list_passed(run_filter: RunFilter, limit: int, everything: bool, as_json: bool) -> None:
     """Fingerprints whose newest pre-run passed and was not cleared since: the next submission has none."""
     state = UserState(find_user_state_dir(os.environ))
     marks = {*state.fingerprints(), *(row.spec.fingerprint for row in rows_of(_open_submit_context()))}
     records = [record for mark in marks if (record := state.passed(mark)) is not None]
-    found = sorted((r for r in records if r.at >= (wanted.since or 0.0)), key=lambda r: r.at, reverse=True)
+    found = sorted((r for r in records if r.at >= (run_filter.since or 0.0)), key=lambda r: r.at, reverse=True)
     shown, more = list_options.cut_rows(found, limit, everything)
     now = time.time()
     rows = [
@@ -366,11 +367,11 @@ def show(
     as_json: list_options.AsJson = False,
 ) -> None:
     """Show one pre-run: its verdict with findings and evidence, what it changed, and the end of its output."""
-    desk = _open_submit_context()
-    row = _find_prerun(which, rows_of(desk))
+    context = _open_submit_context()
+    row = _find_prerun(which, rows_of(context))
     if follow_it and row.verdict is None and row.prerun_job is not None:
-        follow(row.directory, row.prerun_job, desk, Console.of_terminal("slurmwrap"))
-        row = _find_prerun(row.directory.name, rows_of(desk))
+        follow(row.directory, row.prerun_job, context, Console.of_terminal("slurmwrap"))
+        row = _find_prerun(row.directory.name, rows_of(context))
     changes = changes_of(row)
     if as_json:
         typer.echo(format_json_document("prerun", {**plain_row(row), "changes": changes, "output": output_of(row)}))
@@ -401,9 +402,10 @@ def clear(
 
 def _open_submit_context() -> SubmitContext:
     # Here: no other command shall pay for gsub's imports.
-    from slurmwrap.gsub.submit import open_desk
 
-    return open_desk(load(os.environ), os.environ, Console.of_terminal("slurmwrap"))
+    from slurmwrap.gsub.submit import open_submit_context
+
+    return open_submit_context(load(os.environ), os.environ, Console.of_terminal("slurmwrap"))
 
 
 def _find_prerun(which: str, rows: tuple[PrerunRow, ...]) -> PrerunRow:

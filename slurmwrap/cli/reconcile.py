@@ -7,18 +7,16 @@ import pwd
 import signal
 import time
 from collections.abc import Callable
-from datetime import datetime
 from pathlib import Path
-from shutil import disk_usage
 from typing import Annotated
 
 import typer
 
-from slurmwrap.cli.metrics import Round
+from slurmwrap.cli.reconcile_maintenance import ReconcilerMaintenance
 from slurmwrap.config import load_config as configuration
 from slurmwrap.config.load_config import Config
 from slurmwrap.console import Console
-from slurmwrap.errors import SlurmwrapError, StoreError, UsageError
+from slurmwrap.errors import UsageError
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.gsub.prefetch import make_slurm_commands
 from slurmwrap.host.lock import hold_exclusive_lock
@@ -28,74 +26,8 @@ from slurmwrap.reconcile import watch as watch_slurm
 from slurmwrap.reconcile.event_log import Event, EventKind, EventLog
 from slurmwrap.reconcile.wire_adapters import site_edges, user_edges
 from slurmwrap.slurm.choose_adapter import choose
-from slurmwrap.store import retention
 from slurmwrap.store.database import Database
 from slurmwrap.store.user_state_files import DATABASE
-
-# What the reconciler does between its passes: forgets what is over, and writes the figures for monitoring.
-#
-# Nothing here may end the reconciler: what goes wrong is said, once until it works again.
-PRUNE_EVERY_S = 3600.0
-# Of one go: what is left waits for the next.
-PRUNE_FOR_S = 5.0
-_REWRITE_EVERY_S = 7 * 86_400.0
-_NIGHT = range(1, 5)  # hours, local time
-
-
-class Housekeeping:
-    """Between passes. `now` is the clock's, Unix seconds."""
-
-    def __init__(self, database: Path, config: Config, *, site: bool, say: Callable[[str], None]) -> None:
-        self._path, self._config, self._site, self._say = database, config, site, say
-        self._pruned_at = self._written_at = float("-inf")
-        self._said: dict[str, str] = {}
-
-    def after(self, summary: PassSummary, now: float) -> None:
-        """One pass has ended."""
-        if not 0 <= now - self._pruned_at < PRUNE_EVERY_S:
-            self._try("prune", lambda: self._prune(now))
-            self._pruned_at = now
-        wanted = self._config.metrics.textfile and self._site
-        if wanted and not 0 <= now - self._written_at < self._config.metrics.every_s:
-            self._try("metrics", lambda: self._write(summary, now))
-            self._written_at = now
-
-    def _try(self, what: str, work: Callable[[], None]) -> None:
-        try:
-            work()
-            self._said.pop(what, None)
-        except (SlurmwrapError, OSError) as error:
-            if self._said.get(what) != str(error):
-                self._say(f"{what}: {error}" + (f" ({error.hint})" if isinstance(error, SlurmwrapError) else ""))
-            self._said[what] = str(error)
-
-    def _prune(self, now: float) -> None:
-        window, kept = self._config.nodes.window_days, self._config.retention
-        retention.prune(self._path, kept, now, window_d=window, short_digests=self._site, for_s=PRUNE_FOR_S)
-        if self._site and datetime.fromtimestamp(now).hour in _NIGHT:
-            self._rewrite(now)
-
-    def _rewrite(self, now: float) -> None:
-        """Once a week, at night: rows that were cut leave pages half empty, and only writing all anew fills them.
-        Readers go on meanwhile; the only writer is this process."""
-        if now - retention.get_rewrite_time(self._path) < _REWRITE_EVERY_S:
-            return
-        size = self._path.stat().st_size
-        if disk_usage(self._path.parent).free < 2 * size:
-            raise StoreError(
-                f"{self._path} cannot be written anew: it takes twice its {size / 1e9:.1f} GB of free space",
-                hint="free some, or set [retention] lower",
-            )
-        retention.rewrite(self._path, now)
-
-    def _write(self, summary: PassSummary, now: float) -> None:
-        from slurmwrap.cli.metrics import collect_families, text_of, write_textfile
-
-        newest = Round(at=now, seconds=summary.took_s, errors=len(summary.errors))
-        with Database.open(self._path, readonly=True) as database:
-            text = text_of(collect_families(database, self._config, now, newest))
-        write_textfile(Path(self._config.metrics.textfile), text)
-
 
 SITE_POLL_S, USER_POLL_S = 15.0, 60.0
 
@@ -118,38 +50,38 @@ def reconcile(
     if once and watch:
         raise UsageError("--once and --watch exclude each other")
     config = configuration.load(os.environ)
-    voice = Console.of_terminal("slurmwrap")
-    log = EventLog.of(config, voice, os.environ)
-    commands, timeout_s = make_slurm_commands(config, os.environ, voice), config.slurm_timeout_s
-    slurm = choose(config.slurm.adapter, commands, os.environ, timeout_s=timeout_s, say=voice.say).slurm
+    console = Console.of_terminal("slurmwrap")
+    log = EventLog.of(config, console, os.environ)
+    commands, timeout_s = make_slurm_commands(config, os.environ, console), config.slurm_timeout_s
+    slurm = choose(config.slurm.adapter, commands, os.environ, timeout_s=timeout_s, say=console.say).slurm
     site = not user and _is_site(config)
     place = Path(config.site.state_dir) if site else configuration.find_user_state_dir(os.environ)
     database = place / ("site.db" if site else DATABASE)
     with hold_exclusive_lock(database.with_suffix(".lock"), "another reconciler"), Database.open(database) as store:
         edges = (
-            site_edges(config, commands, store, voice.say)
+            site_edges(config, commands, store, console.say)
             if site
-            else user_edges(config, commands, store, voice.say, place)
+            else user_edges(config, commands, store, console.say, place)
         )
         edges = replace(edges, slurm=slurm, say=log.note)
-        house = Housekeeping(database, config, site=site, say=log.note)
+        maintenance = ReconcilerMaintenance(database, config, site=site, say=log.note)
         if watch:
             _run_service(
-                edges, place / "controller" / "wake", poll or (SITE_POLL_S if site else USER_POLL_S), log, house
+                edges, place / "controller" / "wake", poll or (SITE_POLL_S if site else USER_POLL_S), log, maintenance
             )
         else:
             summary = reconcile_once(edges)
             log.tell_all(_list_pass_events(summary))
-            house.after(summary, time.time())
+            maintenance.after(summary, time.time())
     if not site:
-        _look_after_preruns(config, voice)
+        _look_after_preruns(config, console)
 
 
-def _look_after_preruns(config: Config, voice: Console) -> None:
+def _look_after_preruns(config: Config, console: Console) -> None:
     """Lets go the user's jobs whose pre-run is gone, and removes what old pre-runs left."""
-    from slurmwrap.gsub.submit import clean_up_preruns, open_desk
+    from slurmwrap.gsub.submit import clean_up_preruns, open_submit_context
 
-    clean_up_preruns(open_desk(config, os.environ, voice))
+    clean_up_preruns(open_submit_context(config, os.environ, console))
 
 
 def _is_site(config: Config) -> bool:
@@ -172,26 +104,28 @@ def _named_uid(user: str) -> int:
         return -1
 
 
-def _run_service(edges: Services, wake: Path, poll_s: float, log: EventLog, house: Housekeeping) -> None:
+def _run_service(
+    services: Services, wake: Path, poll_s: float, log: EventLog, maintenance: ReconcilerMaintenance
+) -> None:
     stopping: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, frame: stopping.append(received))
     log.tell(Event(kind=EventKind.STARTED, text=f"reconciling every {poll_s:g} s until told to stop"))
     watch_slurm(
-        edges,
+        services,
         poll_s=poll_s,
         woken=_wake_time(wake),
         stopped=lambda: bool(stopping),
-        report=lambda summary: _report_pass(summary, log, wake.parent.parent, house),
+        report=lambda summary: _report_pass(summary, log, wake.parent.parent, maintenance),
     )
     log.tell(Event(kind=EventKind.STOPPED, text="stopped"))
 
 
-def _report_pass(summary: PassSummary, log: EventLog, place: Path, house: Housekeeping) -> None:
+def _report_pass(summary: PassSummary, log: EventLog, place: Path, maintenance: ReconcilerMaintenance) -> None:
     # For the watchdog: a pass was whole.
     beat(place, time.time())
     log.tell_all(_list_pass_events(summary, quiet=True))
-    house.after(summary, time.time())
+    maintenance.after(summary, time.time())
 
 
 def _wake_time(wake: Path) -> Callable[[], int]:

@@ -33,20 +33,20 @@ class _TooLong(BaseException):
     """Not an Exception: a pass goes on after those of single jobs."""
 
 
-def look_first(place: RecordSource, config: Config, *, although_site: bool = False) -> str:
+def look_first(source: RecordSource, config: Config, *, although_site: bool = False) -> str:
     """Takes in what ended since the last look; returns what could not be looked at, "" when all was.
 
     `although_site`: also where the site's reconciler is at work, without acting: it may be some seconds behind.
     """
     # Anyone who reads a damaged one says so.
-    if place.site or _is_damaged(place):
+    if source.site or _is_damaged(source):
         return ""
-    site_works = place.published is not None and _is_fresh(place)
+    site_works = source.published is not None and _is_fresh(source)
     if site_works and not although_site:
         return ""
     try:
         with _limit_time():
-            return _run_pass(place, config if place.published is None else _only_looking(config))
+            return _run_pass(source, config if source.published is None else _only_looking(config))
     except _TooLong:
         return f"Slurm did not give all answers within {BOUND_S:.0f} s: what is stored is shown"
     except SlurmError as error:
@@ -55,21 +55,21 @@ def look_first(place: RecordSource, config: Config, *, although_site: bool = Fal
         return f"how your jobs ended could not be looked up ({error}): what is stored is shown"
 
 
-def _is_damaged(place: RecordSource) -> bool:
+def _is_damaged(source: RecordSource) -> bool:
     from slurmwrap.store.database import Database
 
     try:
-        if place.database.exists():
-            Database.open(place.database, readonly=True).close()
+        if source.database.exists():
+            Database.open(source.database, readonly=True).close()
     except StoreError:
         return True
     return False
 
 
-def _is_fresh(place: RecordSource) -> bool:
-    assert place.published is not None
+def _is_fresh(source: RecordSource) -> bool:
+    assert source.published is not None
     with suppress(OSError):
-        path = place.published if place.published.name == FILE else place.published / FILE
+        path = source.published if source.published.name == FILE else source.published / FILE
         return abs(time.time() - path.stat().st_mtime) < FRESH_S
     return False
 
@@ -79,7 +79,7 @@ def _only_looking(config: Config) -> Config:
     return replace(config, rules=dict.fromkeys(RULES, "observe"))
 
 
-def _run_pass(place: RecordSource, config: Config) -> str:
+def _run_pass(source: RecordSource, config: Config) -> str:
     from slurmwrap.console import Console
     from slurmwrap.host.lock import hold_exclusive_lock
     from slurmwrap.reconcile import reconcile_once
@@ -88,21 +88,21 @@ def _run_pass(place: RecordSource, config: Config) -> str:
     from slurmwrap.store.database import Database
 
     config = replace(config, slurm_timeout_s=min(SLURM_S, config.slurm_timeout_s))
-    slurm, voice = SlurmCommands(os.environ, timeout_s=config.slurm_timeout_s), Console.of_terminal("slurmwrap")
+    slurm, console = SlurmCommands(os.environ, timeout_s=config.slurm_timeout_s), Console.of_terminal("slurmwrap")
     # SlurmError before anything is made in the user's home.
     slurm.cluster_name()
     with ExitStack() as stack:
         for tries in range(_TRIES):
             try:
-                stack.enter_context(hold_exclusive_lock(place.database.with_suffix(".lock"), "another reconciler"))
+                stack.enter_context(hold_exclusive_lock(source.database.with_suffix(".lock"), "another reconciler"))
                 break
             except StoreError as error:
                 # A gsub call has it for a moment, `reconcile --watch` for ever.
                 if tries + 1 == _TRIES:
                     return f"{error}; what was found so far is shown"
                 time.sleep(_PAUSE_S)
-        store = stack.enter_context(Database.open(place.database))
-        summary = reconcile_once(user_edges(config, slurm, store, voice.say, place.database.parent))
+        store = stack.enter_context(Database.open(source.database))
+        summary = reconcile_once(user_edges(config, slurm, store, console.say, source.database.parent))
     return f"not all was looked up: {summary.errors[0]}" if summary.errors else ""
 
 

@@ -97,18 +97,18 @@ def place_of(config: Config, environ: Mapping[str, str], uid: int) -> RecordSour
     )
 
 
-def about_job(place: RecordSource, address: str, cluster: str = "") -> JobRecords:
+def about_job(source: RecordSource, address: str, cluster: str = "") -> JobRecords:
     """Everything about one job: "81", "77_2", "77" for all tasks, a task's raw id, or a pre-run's id. `cluster`: where
     it is known; the others that share a home have a job of that id too."""
     head = address.split("_")[0]
     number = int(head) if head.isdecimal() and len(head) < 19 else -1
-    known = _merge_records(place, lambda database: _of_job(database, address, number), address=address, number=number)
+    known = _merge_records(source, lambda database: _of_job(database, address, number), address=address, number=number)
     return of_cluster(known, cluster) if cluster else known
 
 
-def of_period(place: RecordSource, since: float) -> JobRecords:
+def of_period(source: RecordSource, since: float) -> JobRecords:
     """Runs that ended since then (Unix seconds) or not yet; submissions and pre-runs also of a month before it."""
-    return _merge_records(place, lambda database: _of_period(database, since), since=since - BEFORE_S)
+    return _merge_records(source, lambda database: _of_period(database, since), since=since - BEFORE_S)
 
 
 def _of_job(database: Database, address: str, number: int) -> JobRecords:
@@ -130,14 +130,14 @@ def _of_job(database: Database, address: str, number: int) -> JobRecords:
     )
 
 
-def of_cluster(known: JobRecords, cluster: str) -> JobRecords:
+def of_cluster(records: JobRecords, cluster: str) -> JobRecords:
     """What it holds of this user's jobs."""
     return replace(
-        known,
-        submissions=tuple(s for s in known.submissions if s.cluster == cluster),
-        preruns=tuple(p for p in known.preruns if p.cluster == cluster),
-        attempts=tuple(a for a in known.attempts if a.attempt.cluster == cluster),
-        delays=tuple(d for d in known.delays if d.attempt.cluster == cluster),
+        records,
+        submissions=tuple(s for s in records.submissions if s.cluster == cluster),
+        preruns=tuple(p for p in records.preruns if p.cluster == cluster),
+        attempts=tuple(a for a in records.attempts if a.attempt.cluster == cluster),
+        delays=tuple(d for d in records.delays if d.attempt.cluster == cluster),
     )
 
 
@@ -155,41 +155,41 @@ def _of_period(database: Database, since: float) -> JobRecords:
 
 
 def _merge_records(
-    place: RecordSource,
+    source: RecordSource,
     read: Callable[[Database], JobRecords],
     *,
     address: str = "",
     number: int | None = None,
     since: float = 0.0,
 ) -> JobRecords:
-    if place.site:
-        with Database.open(place.database, readonly=True) as database:
+    if source.site:
+        with Database.open(source.database, readonly=True) as database:
             return read(database)
     known = JobRecords()
-    if place.database.exists():
-        with Database.open(place.database, readonly=True) as database:
+    if source.database.exists():
+        with Database.open(source.database, readonly=True) as database:
             known = read(database)
-    known = _with_spool(known, place, number, since)
-    return _with_sealed(known, place, address, number)
+    known = _with_spool(known, source, number, since)
+    return _with_sealed(known, source, address, number)
 
 
-def _with_spool(known: JobRecords, place: RecordSource, number: int | None, since: float) -> JobRecords:
+def _with_spool(records: JobRecords, source: RecordSource, number: int | None, since: float) -> JobRecords:
     """What gsub and the pre-runs left for the reconciler."""
     try:
-        found = [one.item for one in PlainSpool(place.spool).collect(limit=MAX_ENTRIES)] if place.spool else []
+        found = [one.item for one in PlainSpool(source.spool).collect(limit=MAX_ENTRIES)] if source.spool else []
     except StoreError as error:
-        return replace(known, notes=(*known.notes, str(error)))
+        return replace(records, notes=(*records.notes, str(error)))
     items = [item for item in found if isinstance(item, Observation) and item.at >= since]
     submissions = _list_readable(Submission, Context.SUBMIT, "submission", items)
     preruns = _list_readable(PrerunRecord, Context.PRERUN, "prerun", items)
     if number is not None:
         submissions = [s for s in submissions if number in (s.job_id, s.prerun_job_id)]
-        ids = {number, *(s.job_id for s in (*submissions, *known.submissions))}
+        ids = {number, *(s.job_id for s in (*submissions, *records.submissions))}
         preruns = [p for p in preruns if ids & {p.job_id, p.prerun_job_id}]
     return replace(
-        known,
-        submissions=tuple({(s.cluster, s.job_id, s.at): s for s in (*known.submissions, *submissions)}.values()),
-        preruns=tuple({(p.cluster, p.prerun_job_id, p.at): p for p in (*known.preruns, *preruns)}.values()),
+        records,
+        submissions=tuple({(s.cluster, s.job_id, s.at): s for s in (*records.submissions, *submissions)}.values()),
+        preruns=tuple({(p.cluster, p.prerun_job_id, p.at): p for p in (*records.preruns, *preruns)}.values()),
     )
 
 
@@ -202,38 +202,38 @@ def _list_readable(kind: type[T], context: Context, key: str, items: Iterable[Ob
     return found
 
 
-def _with_sealed(known: JobRecords, place: RecordSource, address: str, number: int | None) -> JobRecords:
+def _with_sealed(records: JobRecords, source: RecordSource, address: str, number: int | None) -> JobRecords:
     """What the site judged and sealed for this user; its word stands before their own reconcile's."""
-    if place.published is None:
-        return known
+    if source.published is None:
+        return records
     try:
-        sealed = _read_sealed(known, place, address, number)
+        sealed = _read_sealed(records, source, address, number)
     except StoreError as error:
-        return replace(known, notes=(*known.notes, f"the site's diagnoses cannot be read: {error}"))
+        return replace(records, notes=(*records.notes, f"the site's diagnoses cannot be read: {error}"))
     theirs = {record.attempt for record, _ in sealed}
     return replace(
-        known,
-        attempts=(*(a for a in known.attempts if a.attempt not in theirs), *(record for record, _ in sealed)),
+        records,
+        attempts=(*(a for a in records.attempts if a.attempt not in theirs), *(record for record, _ in sealed)),
         actions=(
-            *(action for action in known.actions if action.attempt not in theirs),
+            *(action for action in records.actions if action.attempt not in theirs),
             *(action for _, actions in sealed for action in actions),
         ),
     )
 
 
-def _read_sealed(known: JobRecords, place: RecordSource, address: str, number: int | None) -> list[_Told]:
+def _read_sealed(records: JobRecords, source: RecordSource, address: str, number: int | None) -> list[_Told]:
     """By job id where it is known. A task's raw id is not: then, and for a whole period, the newest are tried."""
-    ids = {s.job_id for s in known.submissions} | ({number} if number is not None else set())
-    found = [one for job_id in sorted(ids)[-_SCANNED:] for one in _open_sealed(place, job_id)]
+    ids = {s.job_id for s in records.submissions} | ({number} if number is not None else set())
+    found = [one for job_id in sorted(ids)[-_SCANNED:] for one in _open_sealed(source, job_id)]
     if number is None or "_" in address or not found or any("_" in record.address for record, _ in found):
-        found += _open_sealed(place, None)
-    return list({record.attempt: (record, actions) for record, actions in found if record.uid == place.uid}.values())
+        found += _open_sealed(source, None)
+    return list({record.attempt: (record, actions) for record, actions in found if record.uid == source.uid}.values())
 
 
-def _open_sealed(place: RecordSource, job_id: int | None) -> list[_Told]:
-    assert place.published is not None
+def _open_sealed(source: RecordSource, job_id: int | None) -> list[_Told]:
+    assert source.published is not None
     found = []
-    for plain in read_why(place.published, job_id, place.unseal, place.trusted, limit=_SCANNED):
+    for plain in read_why(source.published, job_id, source.unseal, source.trusted, limit=_SCANNED):
         with suppress(ValueError):
             found.append(parse_published(plain))
     return found

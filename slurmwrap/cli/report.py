@@ -42,59 +42,61 @@ from slurmwrap.store.report_reader import Period, ReportReader
 
 
 def build_report_of_night(
-    place: RecordSource, config: Config, since: float, until: float, *, user: str = "", account: str = ""
+    source: RecordSource, config: Config, since: float, until: float, *, user: str = "", account: str = ""
 ) -> NightReport:
     """The report of what ended within [since, until), Unix seconds; of `user` or `account` alone where one is named.
 
     Who is neither root nor SlurmUser gets their own whatever is asked. StoreError.
     """
     period = Period(since=since, until=until, user=user, account=account)
-    with nothing_is_garbage(), _open_database(place, period) as (database, reader, known):
+    with nothing_is_garbage(), _open_database(source, period) as (database, reader, known):
         notes = known.notes if known else ()
-        figures = read(database, reader, config, site=place.site, switch_of=lambda: _read_switches(config), notes=notes)
+        figures = read(
+            database, reader, config, site=source.site, switch_of=lambda: _read_switches(config), notes=notes
+        )
         report = build(figures, config.nodes)
     if known is None:
         return report
     return own_report(report, known.attempts, known.submissions, known.preruns)
 
 
-def get_report_user(place: RecordSource, user: str) -> str:
+def get_report_user(source: RecordSource, user: str) -> str:
     """The user whose report is meant: "me" is who asks. RefusedError where someone asks for another one's."""
     try:
-        own = pwd.getpwuid(place.uid).pw_name
+        own = pwd.getpwuid(source.uid).pw_name
     except KeyError:
         own = ""
     if user == "me" and not own:
-        raise UsageError(f"--user me: uid {place.uid} has no name")
-    if user not in ("", "me", own) and not place.site:
+        raise UsageError(f"--user me: uid {source.uid} has no name")
+    if user not in ("", "me", own) and not source.site:
         raise RefusedError(f"--user {user}: only root and SlurmUser see the jobs of others", hint="--user me")
     return own if user == "me" else user
 
 
 @contextmanager
-def _open_database(place: RecordSource, period: Period) -> Iterator[tuple[Database, ReportReader, JobRecords | None]]:
+def _open_database(source: RecordSource, period: Period) -> Iterator[tuple[Database, ReportReader, JobRecords | None]]:
     """`Known`: what a user may know; None of the site's database."""
-    if place.site:
-        with Database.open(place.database, readonly=True) as database, ReportReader(place.database, period) as reader:
+    if source.site:
+        with Database.open(source.database, readonly=True) as database, ReportReader(source.database, period) as reader:
             yield database, reader, None
         return
     length = max(2 * (period.until - period.since), DETAIL_S)
-    known = of_period(place, period.until - length)
+    known = of_period(source, period.until - length)
     with of_records(known) as database, ReportReader(database.path, period, database.connection) as reader:
         yield database, reader, known
 
 
-def of_records(known: JobRecords) -> Database:
+def of_records(records: JobRecords) -> Database:
     """A database in memory of what someone may know."""
     return open_in_memory(
-        (record_rows.ATTEMPTS, known.attempts),
-        (record_rows.PRERUNS, known.preruns),
-        (record_rows.SUBMISSIONS, known.submissions),
-        (record_rows.ACTIONS, known.actions),
-        (record_rows.STRIKES, known.strikes),
-        (record_rows.BLOCKED_INPUTS, known.blocked),
-        (record_rows.INCIDENTS, known.incidents),
-        (record_rows.DELAYS, known.delays),
+        (record_rows.ATTEMPTS, records.attempts),
+        (record_rows.PRERUNS, records.preruns),
+        (record_rows.SUBMISSIONS, records.submissions),
+        (record_rows.ACTIONS, records.actions),
+        (record_rows.STRIKES, records.strikes),
+        (record_rows.BLOCKED_INPUTS, records.blocked),
+        (record_rows.INCIDENTS, records.incidents),
+        (record_rows.DELAYS, records.delays),
     )
 
 
@@ -354,21 +356,21 @@ def write_night(report: NightReport, config: Config, zone: tzinfo | None, now: f
     return folder / f"{page.day}.html"
 
 
-def _make_folder(folder: Path, config: Config) -> None:
+def _make_folder(directory: Path, config: Config) -> None:
     """The directory, for anyone who owns the site's state: root may be the first to call."""
-    if folder.is_dir():
+    if directory.is_dir():
         return
-    folder.mkdir(parents=True, mode=0o750)
+    directory.mkdir(parents=True, mode=0o750)
     if os.geteuid() == 0 and config.site.state_dir:
         with suppress(FileNotFoundError):
             owner = Path(config.site.state_dir).stat()
-            os.chown(folder, owner.st_uid, owner.st_gid)
+            os.chown(directory, owner.st_uid, owner.st_gid)
 
 
-def prune_nights(folder: Path, today: str, keep_d: int) -> None:
+def prune_nights(directory: Path, today: str, keep_d: int) -> None:
     """Takes away the nights of more than `keep_d` days before `today`; files of other names stay."""
     oldest = str(date.fromisoformat(today) - timedelta(days=keep_d))
-    for path in folder.iterdir():
+    for path in directory.iterdir():
         named = _DAY.fullmatch(path.name)
         if named and named[1] < oldest:
             path.unlink()
@@ -377,20 +379,20 @@ def prune_nights(folder: Path, today: str, keep_d: int) -> None:
 # ---- the index
 
 
-def _render_index(folder: Path, whose: str) -> str:
+def _render_index(directory: Path, whose: str) -> str:
     from slurmwrap.report.report_html import index
 
-    return index(sorted(_list_nights(folder), key=lambda night: night.day, reverse=True), whose)
+    return index(sorted(_list_nights(directory), key=lambda night: night.day, reverse=True), whose)
 
 
-def _list_nights(folder: Path) -> Iterator[Night]:
-    for path in _list_pages(folder):
+def _list_nights(directory: Path) -> Iterator[Night]:
+    for path in _list_pages(directory):
         word, sentence = _read_verdict(path)
         yield Night(day=path.stem, word=word, sentence=sentence)
 
 
-def _list_pages(folder: Path) -> Iterator[Path]:
-    return (path for path in folder.glob("????-??-??.html") if _DAY.fullmatch(path.name))
+def _list_pages(directory: Path) -> Iterator[Path]:
+    return (path for path in directory.glob("????-??-??.html") if _DAY.fullmatch(path.name))
 
 
 def _read_verdict(path: Path) -> tuple[str, str]:

@@ -40,71 +40,73 @@ class FoundRuns:
 
 @contextmanager
 def finding_runs(
-    place: RecordSource, wanted: RunFilter, limit: int | None, *, as_listed: bool = False
+    source: RecordSource, run_filter: RunFilter, limit: int | None, *, as_listed: bool = False
 ) -> Iterator[FoundRuns]:
     """The newest `limit` runs, and as many that never began; None: all. `as_listed`: of runs what a list shows, where
     that is less to read. StoreError."""
-    if not place.site:
-        yield _select_runs(of_period(place, wanted.since or 0.0), wanted, limit)
+    if not source.site:
+        yield _select_runs(of_period(source, run_filter.since or 0.0), run_filter, limit)
         return
-    with Database.open(place.database, readonly=True) as database:
-        yield _in_site(database, wanted, limit, as_listed)
+    with Database.open(source.database, readonly=True) as database:
+        yield _in_site(database, run_filter, limit, as_listed)
 
 
-def last_failed(place: RecordSource, since: float) -> FoundRuns:
+def last_failed(source: RecordSource, since: float) -> FoundRuns:
     """The newest failed run and the newest pre-run that failed, since then (Unix seconds)."""
-    with finding_runs(place, RunFilter(since=since, failed=True), 1) as found:
+    with finding_runs(source, RunFilter(since=since, failed=True), 1) as found:
         return replace(found, runs=tuple(found.runs))
 
 
-def _in_site(database: Database, wanted: RunFilter, limit: int | None, as_listed: bool) -> FoundRuns:
-    stopped, in_all, names = _stopped_in(database, wanted, limit)
+def _in_site(database: Database, run_filter: RunFilter, limit: int | None, as_listed: bool) -> FoundRuns:
+    stopped, in_all, names = _stopped_in(database, run_filter, limit)
     return FoundRuns(
-        runs=list_queries.iterate_runs(database, wanted, limit=limit, as_listed=as_listed),
+        runs=list_queries.iterate_runs(database, run_filter, limit=limit, as_listed=as_listed),
         stopped=stopped,
         names=names,
-        sums=list_queries.sum_runs(database, wanted),
+        sums=list_queries.sum_runs(database, run_filter),
         stopped_in_all=in_all,
     )
 
 
 def _stopped_in(
-    database: Database, wanted: RunFilter, limit: int | None
+    database: Database, run_filter: RunFilter, limit: int | None
 ) -> tuple[tuple[PrerunRecord, ...], int, _Names]:
     """The newest jobs that a pre-run stopped, how many there are, and what they are called."""
-    if _of_runs_alone(wanted):
+    if _of_runs_alone(run_filter):
         return (), 0, {}
-    uids = [uid for name in wanted.users for uid in list_queries.find_uids(database, name)]
-    if wanted.users and not uids:
+    uids = [uid for name in run_filter.users for uid in list_queries.find_uids(database, name)]
+    if run_filter.users and not uids:
         return (), 0, {}
-    stopped = list_queries.find_failed_preruns(database, wanted, uids, limit=None if wanted.names else limit)
+    stopped = list_queries.find_failed_preruns(database, run_filter, uids, limit=None if run_filter.names else limit)
     found = [database.submissions_of(record.prerun_job_id) for record in stopped]
     names = {(s.cluster, s.job_id): (s.name, s.user) for several in found for s in several}
-    mine = tuple(record for record in stopped if _is_wanted(record, names, wanted))
-    in_all = len(mine) if wanted.names else list_queries.count_failed_preruns(database, wanted, uids)
+    mine = tuple(record for record in stopped if _is_wanted(record, names, run_filter))
+    in_all = len(mine) if run_filter.names else list_queries.count_failed_preruns(database, run_filter, uids)
     return mine[:limit], in_all, names
 
 
-def _of_runs_alone(wanted: RunFilter) -> bool:
+def _of_runs_alone(run_filter: RunFilter) -> bool:
     """A job that never began has no partition, node or state of a run."""
-    return bool(wanted.accounts or wanted.partitions or wanted.decisions or wanted.states or wanted.nodes)
+    return bool(
+        run_filter.accounts or run_filter.partitions or run_filter.decisions or run_filter.states or run_filter.nodes
+    )
 
 
-def _select_runs(known: JobRecords, wanted: RunFilter, limit: int | None) -> FoundRuns:
-    trials = {(s.cluster, s.prerun_job_id) for s in known.submissions}
-    trials |= {(p.cluster, p.prerun_job_id) for p in known.preruns}
-    ended_early = list_stopped_jobs(known.preruns)
-    runs = [run for run in known.attempts if matches(wanted, run) and not has_never_run(run, ended_early)]
+def _select_runs(records: JobRecords, run_filter: RunFilter, limit: int | None) -> FoundRuns:
+    trials = {(s.cluster, s.prerun_job_id) for s in records.submissions}
+    trials |= {(p.cluster, p.prerun_job_id) for p in records.preruns}
+    ended_early = list_stopped_jobs(records.preruns)
+    runs = [run for run in records.attempts if matches(run_filter, run) and not has_never_run(run, ended_early)]
     runs = [run for run in runs if (run.attempt.cluster, run.attempt.job_id) not in trials]
-    names = {(s.cluster, s.job_id): (s.name, s.user) for s in known.submissions}
-    stopped = [p for p in known.preruns if p.verdict.outcome is Outcome.FAIL and _is_wanted(p, names, wanted)]
+    names = {(s.cluster, s.job_id): (s.name, s.user) for s in records.submissions}
+    stopped = [p for p in records.preruns if p.verdict.outcome is Outcome.FAIL and _is_wanted(p, names, run_filter)]
     return FoundRuns(
         runs=tuple(sorted(runs, key=moment_of, reverse=True))[:limit],
         stopped=tuple(sorted(stopped, key=lambda p: p.at, reverse=True))[:limit],
         names=names,
         sums=sums_of(runs),
         stopped_in_all=len(stopped),
-        notes=known.notes,
+        notes=records.notes,
     )
 
 
@@ -124,16 +126,16 @@ def only_stopped(found: FoundRuns) -> FoundRuns:
     return replace(found, runs=(), sums=Sums())
 
 
-def _is_wanted(record: PrerunRecord, names: _Names, wanted: RunFilter) -> bool:
-    if _of_runs_alone(wanted):
+def _is_wanted(record: PrerunRecord, names: _Names, run_filter: RunFilter) -> bool:
+    if _of_runs_alone(run_filter):
         return False
     name, user = names.get((record.cluster, record.job_id or 0), ("", ""))
     return (
-        (wanted.since is None or record.at >= wanted.since)
-        and (wanted.until is None or record.at < wanted.until)
-        and (not wanted.users or (user or user_name(record.uid)) in wanted.users)
-        and (not wanted.categories or record.verdict.category in wanted.categories)
-        and (not wanted.names or any(fnmatchcase(name, pattern) for pattern in wanted.names))
+        (run_filter.since is None or record.at >= run_filter.since)
+        and (run_filter.until is None or record.at < run_filter.until)
+        and (not run_filter.users or (user or user_name(record.uid)) in run_filter.users)
+        and (not run_filter.categories or record.verdict.category in run_filter.categories)
+        and (not run_filter.names or any(fnmatchcase(name, pattern) for pattern in run_filter.names))
     )
 
 
@@ -146,30 +148,30 @@ class Jobs:
     notes: tuple[str, ...] = ()
 
 
-def find_jobs(place: RecordSource, wanted: RunFilter, limit: int | None, *, to_do: bool = False) -> Jobs:
+def find_jobs(source: RecordSource, run_filter: RunFilter, limit: int | None, *, to_do: bool = False) -> Jobs:
     """The newest `limit` jobs that have such a run; None: all. StoreError."""
-    if place.site:
-        with Database.open(place.database, readonly=True) as database:
-            return _jobs_of_site(database, wanted, limit, to_do)
-    known = of_period(place, wanted.since or 0.0)
-    rows = _rows_of(known, wanted)
+    if source.site:
+        with Database.open(source.database, readonly=True) as database:
+            return _jobs_of_site(database, run_filter, limit, to_do)
+    known = of_period(source, run_filter.since or 0.0)
+    rows = _rows_of(known, run_filter)
     rows = [row for row in rows if row.to_do] if to_do else rows
     return Jobs(rows=tuple(rows[:limit]), in_all=len(rows), notes=known.notes)
 
 
-def _jobs_of_site(database: Database, wanted: RunFilter, limit: int | None, to_do: bool) -> Jobs:
+def _jobs_of_site(database: Database, run_filter: RunFilter, limit: int | None, to_do: bool) -> Jobs:
     # Few: they have an index of their own.
     if to_do:
-        runs = [run for run in database.attempts(unreconciled=True) if matches(wanted, run)]
+        runs = [run for run in database.attempts(unreconciled=True) if matches(run_filter, run)]
         keys = tuple(dict.fromkeys((run.attempt.cluster, run.attempt.job_id) for run in runs))
         rows = [row for row in _standing_rows(database, keys) if row.to_do]
         rows.sort(key=lambda row: row.at, reverse=True)
         return Jobs(rows=tuple(rows[:limit]), in_all=len(rows))
-    rows = _standing_rows(database, list_queries.find_jobs(database, wanted, limit=limit))
-    in_all = list_queries.count_jobs(database, wanted) if limit is not None else len(rows)
-    if not _needs_a_run(wanted):
+    rows = _standing_rows(database, list_queries.find_jobs(database, run_filter, limit=limit))
+    in_all = list_queries.count_jobs(database, run_filter) if limit is not None else len(rows)
+    if not _needs_a_run(run_filter):
         waiting = list_queries.find_waiting_submissions(
-            database, since=wanted.since or 0.0, until=wanted.until, users=wanted.users, limit=limit
+            database, since=run_filter.since or 0.0, until=run_filter.until, users=run_filter.users, limit=limit
         )
         rows += [make_waiting_row(one) for one in waiting]
         in_all += len(waiting)
@@ -181,28 +183,28 @@ def _standing_rows(database: Database, keys: Sequence[Key]) -> list[JobRow]:
     return [make_job_row(one.runs, one.to_do, one.submission) for one in summarize_jobs(database, keys)]
 
 
-def _rows_of(known: JobRecords, wanted: RunFilter) -> list[JobRow]:
-    meant = _select_runs(known, wanted, None).runs
+def _rows_of(records: JobRecords, run_filter: RunFilter) -> list[JobRow]:
+    meant = _select_runs(records, run_filter, None).runs
     keys = dict.fromkeys((run.attempt.cluster, run.attempt.job_id) for run in meant)
-    asked = {(s.cluster, s.job_id): s for s in sorted(known.submissions, key=lambda s: s.at)}
+    asked = {(s.cluster, s.job_id): s for s in sorted(records.submissions, key=lambda s: s.at)}
     rows = []
     for cluster, job_id in keys:
-        runs = [r for r in known.attempts if (r.attempt.cluster, r.attempt.job_id) == (cluster, job_id)]
+        runs = [r for r in records.attempts if (r.attempt.cluster, r.attempt.job_id) == (cluster, job_id)]
         last = max(runs, key=lambda run: run.attempt.submit_time)
-        actions = [action for action in known.actions if action.attempt == last.attempt]
+        actions = [action for action in records.actions if action.attempt == last.attempt]
         rows.append(make_job_row(runs, actions, asked.get((cluster, submitted_id(last)))))
-    if not _needs_a_run(wanted):
-        ran = {(run.attempt.cluster, submitted_id(run)) for run in known.attempts}
-        rows += [make_waiting_row(s) for key, s in asked.items() if key not in ran and _is_of_time(s, wanted)]
+    if not _needs_a_run(run_filter):
+        ran = {(run.attempt.cluster, submitted_id(run)) for run in records.attempts}
+        rows += [make_waiting_row(s) for key, s in asked.items() if key not in ran and _is_of_time(s, run_filter)]
     return sorted(rows, key=lambda row: row.at, reverse=True)
 
 
-def _is_of_time(submission: Submission, wanted: RunFilter) -> bool:
-    late = wanted.since is None or submission.at >= wanted.since
-    named = not wanted.users or submission.user in wanted.users
-    return late and named and (wanted.until is None or submission.at < wanted.until)
+def _is_of_time(submission: Submission, run_filter: RunFilter) -> bool:
+    late = run_filter.since is None or submission.at >= run_filter.since
+    named = not run_filter.users or submission.user in run_filter.users
+    return late and named and (run_filter.until is None or submission.at < run_filter.until)
 
 
-def _needs_a_run(wanted: RunFilter) -> bool:
+def _needs_a_run(run_filter: RunFilter) -> bool:
     """Whether only what ran can be meant."""
-    return bool(wanted.failed or wanted.categories or wanted.names) or _of_runs_alone(wanted)
+    return bool(run_filter.failed or run_filter.categories or run_filter.names) or _of_runs_alone(run_filter)

@@ -71,26 +71,26 @@ def _judged(job: JobRecord, cluster: str, config: Config) -> JobRun:
 _SLURM_S = 3.0
 
 
-def find_records_of_cluster(place: RecordSource, address: str, config: Config) -> JobRecords:
+def find_records_of_cluster(source: RecordSource, address: str, config: Config) -> JobRecords:
     """Everything about this cluster's job of that id; where it has none of the user's, about another cluster's.
 
     What is known of one id may hold runs of other jobs (sealed files are tried): only those of its story count.
     """
-    known = about_job(place, address)
+    known = about_job(source, address)
     told = _build_timeline(address, known)
-    here = "" if place.site or told.empty else cluster_here(config)
+    here = "" if source.site or told.empty else cluster_here(config)
     if here in ("", told.cluster):
         return known
     mine = of_cluster(known, here)
     if not _build_timeline(address, mine).empty:
         return mine
-    if unrecorded(address, config, os.environ, place.uid or None):
+    if unrecorded(address, config, os.environ, source.uid or None):
         return JobRecords(notes=known.notes)
     return replace(known, notes=(*known.notes, f"job {address} is of cluster {told.cluster}; this is {here}"))
 
 
-def _build_timeline(address: str, known: JobRecords) -> JobTimeline:
-    return build_timeline(address, known.submissions, known.preruns, known.attempts, ())
+def _build_timeline(address: str, records: JobRecords) -> JobTimeline:
+    return build_timeline(address, records.submissions, records.preruns, records.attempts, ())
 
 
 def cluster_here(config: Config) -> str:

@@ -242,14 +242,14 @@ def main() -> None:
     try:
         given = take_output_options(sys.argv[1:])
     except UsageError as error:
-        voice = Console.of_terminal("slurmwrap")
-        voice.error(error)
-        report = _ErrorReport(voice, is_json_asked(sys.argv[1:]))
+        console = Console.of_terminal("slurmwrap")
+        console.error(error)
+        report = _ErrorReport(console, is_json_asked(sys.argv[1:]))
         sys.exit(report.end("UsageError", str(error), error.hint, EX_USAGE))
     set_colour_mode(given.color)
-    voice = Console.of_terminal("slurmwrap")
+    console = Console.of_terminal("slurmwrap")
     paged = _start_paging(given)
-    code = _run(given, voice)
+    code = _run(given, console)
     try:
         if paged is not None:
             sys.stdout = sys.__stdout__
@@ -259,7 +259,7 @@ def main() -> None:
             sys.stdout.flush()
     except OSError as error:
         # Python itself would say "Exception ignored", and no more.
-        code = _not_written(error, voice)
+        code = _not_written(error, console)
     sys.exit(code)
 
 
@@ -309,8 +309,8 @@ def _start_paging(given: OutputOptions) -> PagedOutput | None:
     return paged
 
 
-def _run(given: OutputOptions, voice: Console) -> int:
-    report = _ErrorReport(voice, is_json_asked(given.arguments))
+def _run(given: OutputOptions, console: Console) -> int:
+    report = _ErrorReport(console, is_json_asked(given.arguments))
     # typer.echo removes colours where stdout is no terminal, unless its context has color=True.
     color = True if given.color == "always" else None
     try:
@@ -319,23 +319,23 @@ def _run(given: OutputOptions, voice: Console) -> int:
     except SystemExit as exit_:
         return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
     except SlurmwrapError as error:
-        voice.error(error)
+        console.error(error)
         return report.end(type(error).__name__, str(error), error.hint, get_exit_code(error))
     except typer.Abort:
-        voice.say("aborted")
+        console.say("aborted")
         return report.end("Abort", "aborted", "", 1)
     except KeyboardInterrupt:
         return 130
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
-            return _not_written(error, voice)
+            return _not_written(error, console)
         # An option or argument that typer refuses. It has no public name for the class.
         if isinstance(error, _TYPER_ERROR):
             error.show()
             context = getattr(error, "ctx", None)
             hint = f"{context.command_path if context else 'slurmwrap'} --help"
             return report.end("UsageError", error.format_message(), hint, error.exit_code)
-        voice.fault(error)
+        console.fault(error)
         return report.end(type(error).__name__, str(error), "", EX_SOFTWARE)
     return ended if isinstance(ended, int) else 0
 
@@ -354,7 +354,7 @@ def get_exit_code(error: SlurmwrapError) -> int:
 class _ErrorReport(NamedTuple):
     """Prints errors as JSON where a program reads stdout."""
 
-    voice: Console
+    console: Console
     as_json: bool
 
     def end(self, name: str, message: str, hint: str, code: int) -> int:
@@ -362,14 +362,14 @@ class _ErrorReport(NamedTuple):
             try:
                 print(format_json_error(name, message, hint, code), flush=True)
             except OSError as full:
-                return _not_written(full, self.voice)
+                return _not_written(full, self.console)
         return code
 
 
-def _not_written(error: OSError, voice: Console) -> int:
+def _not_written(error: OSError, console: Console) -> int:
     """Standard output takes no more: said once, and what is left of it goes nowhere."""
     if not isinstance(error, BrokenPipeError):
-        voice.error(SlurmwrapError(f"the output could not be written: {error.strerror}"))
+        console.error(SlurmwrapError(f"the output could not be written: {error.strerror}"))
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return EX_IOERR
 

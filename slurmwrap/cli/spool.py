@@ -106,8 +106,8 @@ def _place() -> RecordSource:
     return place_of(load(os.environ), os.environ, os.geteuid())
 
 
-def _spools(place: RecordSource, config: Config) -> Iterator[tuple[str, Path]]:
-    if not place.site:
+def _spools(source: RecordSource, config: Config) -> Iterator[tuple[str, Path]]:
+    if not source.site:
         yield "yours", find_user_state_dir(os.environ) / SPOOL
         return
     if config.site.spool:
@@ -171,15 +171,15 @@ def _removed(files: list[Path]) -> int:
     return gone
 
 
-def _in(spool: str, folder: Path, rejected: bool) -> list[SpoolFiles]:
+def _in(spool: str, directory: Path, rejected: bool) -> list[SpoolFiles]:
     groups: dict[tuple[str, int], list[os.stat_result]] = {}
-    for name, found in _entries(folder):
+    for name, found in _entries(directory):
         what = "rejected" if rejected else "unfinished" if name.startswith(".") else "waiting"
         groups.setdefault((what, found.st_uid), []).append(found)
     return [
         SpoolFiles(
             spool=spool,
-            directory=str(folder),
+            directory=str(directory),
             what=what,
             owner=_owner(uid),
             files=len(files),
@@ -190,9 +190,9 @@ def _in(spool: str, folder: Path, rejected: bool) -> list[SpoolFiles]:
     ]
 
 
-def _entries(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
+def _entries(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
     try:
-        with os.scandir(folder) as entries:
+        with os.scandir(directory) as entries:
             for number, entry in enumerate(entries):
                 if number >= MAX_ENTRIES:
                     return
@@ -203,7 +203,7 @@ def _entries(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
         return
     except OSError as error:
         hint = "may we read it? ls -ld shows whose it is"
-        raise StoreError(f"spool {folder}: {error.strerror}", hint=hint) from error
+        raise StoreError(f"spool {directory}: {error.strerror}", hint=hint) from error
 
 
 def _owner(uid: int) -> str:
@@ -213,17 +213,17 @@ def _owner(uid: int) -> str:
         return str(uid)
 
 
-def _emptied(folder: Path) -> int:
+def _emptied(directory: Path) -> int:
     """Removes the regular files of a `rejected` directory that is ours; nothing where it is a link or another's."""
     try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         return 0
     except OSError as error:
-        raise StoreError(f"{folder}: {error.strerror}", hint="see what it is: ls -ld") from error
+        raise StoreError(f"{directory}: {error.strerror}", hint="see what it is: ls -ld") from error
     try:
-        if os.fstat(descriptor).st_uid not in (os.geteuid(), os.stat(folder.parent).st_uid):  # noqa: PTH116
-            raise RefusedError(f"{folder} belongs to somebody else: nothing was removed", hint=f"ls -ld {folder}")
+        if os.fstat(descriptor).st_uid not in (os.geteuid(), os.stat(directory.parent).st_uid):  # noqa: PTH116
+            raise RefusedError(f"{directory} belongs to somebody else: nothing was removed", hint=f"ls -ld {directory}")
         names = [entry.name for entry in os.scandir(descriptor) if entry.is_file(follow_symlinks=False)]
         gone = 0
         for name in names:

@@ -74,26 +74,28 @@ def why(
         return
     known = about_job(place, address, cluster) if cluster else find_records_of_cluster(place, address, config)
     note(known)
-    story = _with_slurm(story_of_job(address, known, config, place), place, config)
+    timeline = _with_slurm(build_job_timeline(address, known, config, place), place, config)
     if as_json:
-        typer.echo(format_json_document("why", {**plain_story(story), "next": to_json_dict(find_next_step(story))}))
+        typer.echo(
+            format_json_document("why", {**timeline_to_json(timeline), "next": to_json_dict(find_next_step(timeline))})
+        )
         return
     page = format_job_report(
-        story,
+        timeline,
         terminal.local_zone(),
         terminal.painter(),
         columns=terminal.columns(),
         verbose=verbose,
-        account=account(story, known, config),
+        account=account(timeline, known, config),
     )
     typer.echo(page, nl=False)
 
 
-def _none(place: RecordSource, unseen: str) -> str:
+def _none(source: RecordSource, unseen: str) -> str:
     """Nothing failed, or it cannot be known."""
     if unseen:
         return "no failure is stored; whether a job failed since the last look is not known"
-    return f"no job{'' if place.site else ' of yours'} failed in the last 30 days, as far as Slurm and slurmwrap know"
+    return f"no job{'' if source.site else ' of yours'} failed in the last 30 days, as far as Slurm and slurmwrap know"
 
 
 def checked(job: str) -> str:
@@ -104,53 +106,55 @@ def checked(job: str) -> str:
     return job
 
 
-def account(story: JobTimeline, known: JobRecords, config: Config) -> RetryBudgetReport | None:
+def account(timeline: JobTimeline, records: JobRecords, config: Config) -> RetryBudgetReport | None:
     """The ledger of the job; None for an array, whose tasks have one each."""
-    ids = {run.attempt.job_id for run in story.attempts}
-    return make_budget_report(story.attempts, config.retry, known.resets) if len(ids) == 1 else None
+    ids = {run.attempt.job_id for run in timeline.attempts}
+    return make_budget_report(timeline.attempts, config.retry, records.resets) if len(ids) == 1 else None
 
 
-def story_of_job(address: str, known: JobRecords, config: Config, place: RecordSource) -> JobTimeline:
+def build_job_timeline(address: str, records: JobRecords, config: Config, source: RecordSource) -> JobTimeline:
     """By what is kept of it, else by Slurm's own record. SlurmwrapError where no one knows it."""
-    story = build_timeline(address, known.submissions, known.preruns, known.attempts, known.actions, known.delays)
-    if story.empty:
-        whose = None if place.site or place.uid == 0 else place.uid
-        story = replace(story, attempts=unrecorded(address, config, os.environ, whose))
-        if story.attempts:
+    timeline = build_timeline(
+        address, records.submissions, records.preruns, records.attempts, records.actions, records.delays
+    )
+    if timeline.empty:
+        whose = None if source.site or source.uid == 0 else source.uid
+        timeline = replace(timeline, attempts=unrecorded(address, config, os.environ, whose))
+        if timeline.attempts:
             _say("nothing was recorded of it here: this is Slurm's own word")
-    if story.empty:
+    if timeline.empty:
         raise SlurmwrapError(
             f"nothing is known of job {address}",
             hint="'slurmwrap history' lists what is known; Slurm's own word: scontrol show job " + address,
         )
-    belongs = {run.incident for run in story.attempts if run.incident}
-    mine = tuple(one for one in known.incidents if one.incident_id in belongs)
-    return replace(story, incidents=mine, lines=_lines(story, place.uid))
+    belongs = {run.incident for run in timeline.attempts if run.incident}
+    mine = tuple(one for one in records.incidents if one.incident_id in belongs)
+    return replace(timeline, incidents=mine, lines=_lines(timeline, source.uid))
 
 
-def _last(place: RecordSource) -> tuple[str, str]:
+def _last(source: RecordSource) -> tuple[str, str]:
     """(address, cluster); empty words where none failed."""
-    found = last_failed(place, time.time() - LOOK_BACK_S)
+    found = last_failed(source, time.time() - LOOK_BACK_S)
     say_notes(found.notes)
     return find_last_failure(tuple(found.runs), found.stopped) or ("", "")
 
 
-def _with_slurm(story: JobTimeline, place: RecordSource, config: Config) -> JobTimeline:
+def _with_slurm(timeline: JobTimeline, source: RecordSource, config: Config) -> JobTimeline:
     """With Slurm's record of this moment, for a job that has not ended."""
-    last = story.attempts[-1] if story.attempts else None
+    last = timeline.attempts[-1] if timeline.attempts else None
     # After a requeue the next run waits.
     ended = last is not None and last.state not in ("", REQUEUED)
-    if ended or list_tasks(story) or story.empty:
-        return story
-    if story.preruns and story.preruns[-1].verdict.outcome.value == "fail":
-        return story
-    if not place.site and cluster_here(config) not in ("", story.cluster):
-        return story
+    if ended or list_tasks(timeline) or timeline.empty:
+        return timeline
+    if timeline.preruns and timeline.preruns[-1].verdict.outcome.value == "fail":
+        return timeline
+    if not source.site and cluster_here(config) not in ("", timeline.cluster):
+        return timeline
     with suppress(SlurmError):
-        job = SlurmCommands(os.environ, timeout_s=min(_SLURM_S, config.slurm_timeout_s)).job(story.address)
-        if job is not None and (place.site or place.uid in (0, job.uid)):
-            return replace(story, slurm_says=_said(job))
-    return story
+        job = SlurmCommands(os.environ, timeout_s=min(_SLURM_S, config.slurm_timeout_s)).job(timeline.address)
+        if job is not None and (source.site or source.uid in (0, job.uid)):
+            return replace(timeline, slurm_says=_said(job))
+    return timeline
 
 
 def _said(job: JobRecord) -> str:
@@ -160,13 +164,13 @@ def _said(job: JobRecord) -> str:
     return f"{job.state} ({job.reason})" if job.reason not in ("", "None") else job.state
 
 
-def _lines(story: JobTimeline, uid: int) -> Mapping[tuple[str, int], str]:
+def _lines(timeline: JobTimeline, uid: int) -> Mapping[tuple[str, int], str]:
     """What is at the lines that the pre-run's findings name, as it was then: read for its owner alone, and only
     from files that were not changed since."""
-    asked = story.submission
+    asked = timeline.submission
     if asked is None or asked.uid != uid:
         return {}
-    named = {(finding.file, finding.line) for record in story.preruns for finding in record.verdict.findings}
+    named = {(finding.file, finding.line) for record in timeline.preruns for finding in record.verdict.findings}
     found = {place: _line_of(Path(asked.work_dir) / place[0], place[1], asked.at) for place in named if all(place)}
     return {place: line for place, line in found.items() if line}
 
@@ -180,16 +184,16 @@ def _line_of(path: Path, number: int, before: float) -> str:
     return ""
 
 
-def plain_story(story: JobTimeline) -> dict[str, object]:
+def timeline_to_json(timeline: JobTimeline) -> dict[str, object]:
     """For JSON."""
-    plain: dict[str, object] = to_json_dict(replace(story, lines={}))
-    plain["lines"] = [{"file": file, "line": line, "text": text} for (file, line), text in story.lines.items()]
+    plain: dict[str, object] = to_json_dict(replace(timeline, lines={}))
+    plain["lines"] = [{"file": file, "line": line, "text": text} for (file, line), text in timeline.lines.items()]
     return plain
 
 
-def note(known: JobRecords) -> None:
+def note(records: JobRecords) -> None:
     """What could not be read, on stderr."""
-    say_notes(known.notes)
+    say_notes(records.notes)
 
 
 def say_notes(notes: Iterable[str]) -> None:

@@ -306,8 +306,8 @@ def _cite(source: str, line: int, text: str) -> Citation:
     return Citation(source=source, line=line, text=text.strip()[:_TEXT_CAP])
 
 
-def _cite_mark(mark: LogMatch, views: tuple[LogView, ...]) -> Citation:
-    return _cite(views[mark.log].log.name, mark.number, mark.text)
+def _cite_mark(log_match: LogMatch, views: tuple[LogView, ...]) -> Citation:
+    return _cite(views[log_match.log].log.name, log_match.number, log_match.text)
 
 
 def _cite_slurm(evidence: Evidence) -> tuple[Citation, ...]:

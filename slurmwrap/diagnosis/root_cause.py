@@ -171,12 +171,16 @@ def _find_first_rows(marks: Iterable[LogMatch]) -> dict[int, int]:
     return rows
 
 
-def _is_of_tool(mark: LogMatch) -> bool:
-    return mark.category in _OF_TOOLS and bool(_TOOL.match(mark.text))
+def _is_of_tool(log_match: LogMatch) -> bool:
+    return log_match.category in _OF_TOOLS and bool(_TOOL.match(log_match.text))
 
 
-def _is_own(mark: LogMatch) -> bool:
-    return mark.category not in _OF_THE_FABRIC and mark.weight >= ORDINARY and not _TEARDOWN.search(mark.text)
+def _is_own(log_match: LogMatch) -> bool:
+    return (
+        log_match.category not in _OF_THE_FABRIC
+        and log_match.weight >= ORDINARY
+        and not _TEARDOWN.search(log_match.text)
+    )
 
 
 def _find_preceding_match(root: LogMatch, alive: Sequence[LogMatch]) -> LogMatch | None:
@@ -187,39 +191,45 @@ def _find_preceding_match(root: LogMatch, alive: Sequence[LogMatch]) -> LogMatch
     return next((mark for mark in near if HINT < mark.weight < ORDINARY and mark.category not in _NO_REASON), None)
 
 
-def _get_strength_in(scene: _Scene, mark: LogMatch) -> int:
+def _get_strength_in(scene: _Scene, log_match: LogMatch) -> int:
     """A connection that breaks once peers are lost is a hint only, whatever its signature makes of it.
 
     So is what a side script complained of while training ran. What the fabric reports after a failure of the program's
     own is no more than that failure.
     """
-    if _is_of_tool(mark) and scene.trained.get(mark.log, mark.row) < mark.row:
+    if _is_of_tool(log_match) and scene.trained.get(log_match.log, log_match.row) < log_match.row:
         return get_strength(HINT)
-    if scene.lost.get(mark.log, mark.row) < mark.row and mark.category in _BREAKS and _TEARDOWN.search(mark.text):
+    if (
+        scene.lost.get(log_match.log, log_match.row) < log_match.row
+        and log_match.category in _BREAKS
+        and _TEARDOWN.search(log_match.text)
+    ):
         return get_strength(HINT)
-    named = mark.category in SPEAKS_OF_PEERS and STRONG <= mark.weight < DECISIVE
-    if named and scene.own.get(mark.log, mark.row) < mark.row:
+    named = log_match.category in SPEAKS_OF_PEERS and STRONG <= log_match.weight < DECISIVE
+    if named and scene.own.get(log_match.log, log_match.row) < log_match.row:
         return get_strength(ORDINARY)
-    return get_strength(mark.weight)
+    return get_strength(log_match.weight)
 
 
-def _is_alive(view: LogView, mark: LogMatch, until: Stamp | None) -> bool:
+def _is_alive(view: LogView, log_match: LogMatch, until: Stamp | None) -> bool:
     """Whether the mark is a cause's that the program did not get over."""
-    return mark.role == "root" and not (_has_survived(view, mark) or _has_survived_elsewhere(view, mark, until))
+    return log_match.role == "root" and not (
+        _has_survived(view, log_match) or _has_survived_elsewhere(view, log_match, until)
+    )
 
 
-def _has_survived(view: LogView, mark: LogMatch) -> bool:
+def _has_survived(view: LogView, log_match: LogMatch) -> bool:
     """Whether the program went on; that other ranks did for a while does not count."""
-    if not view.progress.survived(mark.row):
+    if not view.progress.survived(log_match.row):
         return False
-    rank = rank_of(mark.text)
-    later = view.progress.rows[bisect_right(view.progress.rows, mark.row) :]
+    rank = rank_of(log_match.text)
+    later = view.progress.rows[bisect_right(view.progress.rows, log_match.row) :]
     return rank is None or any(rank_of(view.log.rows[row]) in (None, rank) for row in later)
 
 
-def _has_survived_elsewhere(view: LogView, mark: LogMatch, until: Stamp | None) -> bool:
+def _has_survived_elsewhere(view: LogView, log_match: LogMatch, until: Stamp | None) -> bool:
     """Whether progress went on after the mark's time in the program's other file, that shows it until `until`."""
-    at = find_last_stamp(view.log.rows, mark.row) if until is not None else None
+    at = find_last_stamp(view.log.rows, log_match.row) if until is not None else None
     return at is not None and until is not None and at.utc == until.utc and at.seconds < until.seconds
 
 
@@ -252,13 +262,17 @@ def _find_first(equals: list[LogMatch], views: Sequence[LogView]) -> LogMatch:
     return next((mark for mark in ordered if _is_cause_of(mark, first, timed=timed)), first)
 
 
-def _is_cause_of(mark: LogMatch, first: LogMatch, *, timed: bool) -> bool:
-    """Whether `mark`, that comes later than `first`, is nevertheless its cause."""
-    if first.category not in SPEAKS_OF_PEERS or mark.category in SPEAKS_OF_PEERS or _TEARDOWN.search(mark.text):
+def _is_cause_of(log_match: LogMatch, first: LogMatch, *, timed: bool) -> bool:
+    """Whether `log_match`, that comes later than `first`, is nevertheless its cause."""
+    if (
+        first.category not in SPEAKS_OF_PEERS
+        or log_match.category in SPEAKS_OF_PEERS
+        or _TEARDOWN.search(log_match.text)
+    ):
         return False
     if _PEER_GONE.search(first.text):
-        return mark.category in _OWN or mark.category in _DEATHS
-    return not timed and mark.category in _OWN and bool(_WAITED.search(first.text))
+        return log_match.category in _OWN or log_match.category in _DEATHS
+    return not timed and log_match.category in _OWN and bool(_WAITED.search(first.text))
 
 
 def _get_seconds(stamp: Stamp | None) -> float:

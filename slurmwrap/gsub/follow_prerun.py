@@ -39,26 +39,28 @@ class PrerunSnapshot:
     reason: str = ""  # Slurm's, while it pends
 
 
-def follow(directory: Path, job_id: int, desk: SubmitContext, voice: Console) -> Verdict:
+def follow(directory: Path, job_id: int, context: SubmitContext, console: Console) -> Verdict:
     """Returns the verdict; `inconclusive` when the pre-run ended without one. KeyboardInterrupt passes through."""
-    view, began, polls = _View(voice), desk.clock.now(), 0
+    view, began, polls = _View(console), context.clock.now(), 0
     state, reason, wanted, ended = "PENDING", "", read_wanted_steps(directory), 0
     try:
         while True:
             verdict = read_verdict(directory)
             if verdict is not None:
-                return _report_verdict(verdict, voice)
+                return _report_verdict(verdict, console)
             if polls % _ASK_SLURM_EVERY == 0:
-                state, reason = _read_prerun_state(job_id, desk) or (state, reason)
+                state, reason = _read_prerun_state(job_id, context) or (state, reason)
                 ended = ended + 1 if state not in LIVE else 0
                 if ended >= _SURE:
-                    return _report_verdict(read_verdict(directory) or _make_missing_verdict(job_id, state), voice)
-            seconds = desk.clock.now() - began
-            view.show(take_prerun_snapshot(state, reason, seconds, read_progress(directory), wanted), desk.clock.now())
+                    return _report_verdict(read_verdict(directory) or _make_missing_verdict(job_id, state), console)
+            seconds = context.clock.now() - began
+            view.show(
+                take_prerun_snapshot(state, reason, seconds, read_progress(directory), wanted), context.clock.now()
+            )
             polls += 1
-            desk.clock.sleep(POLL_S)
+            context.clock.sleep(POLL_S)
     finally:
-        voice.progress_done()
+        console.progress_done()
 
 
 def take_prerun_snapshot(
@@ -109,19 +111,19 @@ def describe(now: PrerunSnapshot, *, bar: bool = False) -> str:
 class _View:
     """How it is shown, and what was shown last."""
 
-    voice: Console
+    console: Console
     stage: str = ""
     at: float = field(default=-PLAIN_S)
 
     def show(self, now: PrerunSnapshot, at: float) -> None:
-        if self.voice.tty:
+        if self.console.tty:
             head = describe(now, bar=True)
             room = max(0, columns() - len(head) - 2)
             tail = harmless(now.last_line).replace("\n", " ").replace("\t", " ")[:room]
-            styled = self.voice.style(head, "bold") + ("  " + self.voice.style(tail, "dim") if tail else "")
-            self.voice.redraw(styled if len(head) < columns() else head[: columns()])
+            styled = self.console.style(head, "bold") + ("  " + self.console.style(tail, "dim") if tail else "")
+            self.console.redraw(styled if len(head) < columns() else head[: columns()])
         elif now.stage != self.stage or at - self.at >= PLAIN_S:
-            self.voice.say(describe(now) + (f"  {now.last_line}" if now.last_line else ""))
+            self.console.say(describe(now) + (f"  {now.last_line}" if now.last_line else ""))
             self.stage, self.at = now.stage, at
 
 
@@ -130,21 +132,21 @@ def _format_progress_bar(now: PrerunSnapshot) -> str:
     return f"[{'#' * full}{'-' * (_BAR - full)}]"
 
 
-def _report_verdict(verdict: Verdict, voice: Console) -> Verdict:
-    voice.progress_done()
+def _report_verdict(verdict: Verdict, console: Console) -> Verdict:
+    console.progress_done()
     steps = f", {verdict.steps} steps" if verdict.steps else ""
     style = {Outcome.PASS: "green", Outcome.FAIL: "red", Outcome.INCONCLUSIVE: "yellow"}[verdict.outcome]
-    voice.say(f"pre-run: {verdict.outcome.value} after {verdict.seconds:.0f} s{steps}: {verdict.reason}", style)
+    console.say(f"pre-run: {verdict.outcome.value} after {verdict.seconds:.0f} s{steps}: {verdict.reason}", style)
     for sentence in describe_failed_commands(verdict.failed_commands, passed=verdict.outcome is Outcome.PASS):
-        voice.say(f"  {sentence}", "yellow")
+        console.say(f"  {sentence}", "yellow")
     for cited in verdict.evidence:
-        voice.say(f"  {cited.source}:{cited.line}: {cited.text}")
+        console.say(f"  {cited.source}:{cited.line}: {cited.text}")
     return verdict
 
 
-def _read_prerun_state(job_id: int, desk: SubmitContext) -> tuple[str, str] | None:
+def _read_prerun_state(job_id: int, context: SubmitContext) -> tuple[str, str] | None:
     try:
-        record = desk.slurm.job(str(job_id))
+        record = context.slurm.job(str(job_id))
     except SlurmError:
         # The controller is away: the verdict's file may still come.
         return None

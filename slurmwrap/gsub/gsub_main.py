@@ -91,20 +91,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The entry point; returns the exit code (slurmwrap/errors.py lists them)."""
     process_env.normalize_process()
     words = list(sys.argv[1:] if argv is None else argv)
-    voice = Console.of_terminal("gsub")
+    console = Console.of_terminal("gsub")
     try:
-        return process_env.end_by_exit_code(_run_gsub(words, voice))
+        return process_env.end_by_exit_code(_run_gsub(words, console))
     except SlurmwrapError as error:
-        voice.error(error)
+        console.error(error)
         _print_json_error(words, error)
         return error.exit_code
     except KeyboardInterrupt:
         process_env.end_by_interrupt()
     except Exception as error:
         # After sbatch was called: nothing is submitted again.
-        voice.fault(error)
-        voice.say("it is not known how far the submission came")
-        voice.say("look with squeue --me before you try again")
+        console.fault(error)
+        console.say("it is not known how far the submission came")
+        console.say("look with squeue --me before you try again")
         return 70
 
 
@@ -118,7 +118,7 @@ def _print_json_error(words: list[str], error: SlurmwrapError) -> None:
             print(format_json_error(type(error).__name__, str(error), error.hint, error.exit_code), flush=True)
 
 
-def _run_gsub(words: list[str], voice: Console) -> int:
+def _run_gsub(words: list[str], console: Console) -> int:
     environ, stdin = dict(os.environ), _Stdin()
     if "SLURMWRAP_COMPLETE" in environ and not words:
         from slurmwrap.gsub.recent_runs import print_recent
@@ -129,7 +129,7 @@ def _run_gsub(words: list[str], voice: Console) -> int:
         from slurmwrap.gsub import new_script
 
         if new_script.is_new_command(words, environ):
-            return new_script.write_new_script(words[1:], environ, voice)
+            return new_script.write_new_script(words[1:], environ, console)
     if off and not _has_gsub_option(words, environ):
         return exec_sbatch(words)
     try:
@@ -140,7 +140,7 @@ def _run_gsub(words: list[str], voice: Console) -> int:
     if _has_template_option(words):
         from slurmwrap.gsub.new_script import make_from_template
 
-        made = make_from_template(words, environ, voice)
+        made = make_from_template(words, environ, console)
         if made is None:
             return 0
         words, stdin.content = made.words, made.content
@@ -154,7 +154,7 @@ def _run_gsub(words: list[str], voice: Console) -> int:
         # sbatch says it best itself
         return _pass_unchanged(words, stdin)
     except Exception as error:
-        return _fall_back_after_fault(error, _is_only_shown(words, environ), words, voice, stdin)
+        return _fall_back_after_fault(error, _is_only_shown(words, environ), words, console, stdin)
     asked = next((s.option for s in request.settings if s.option in ("help", "usage", "version")), None)
     if asked and not off:
         from slurmwrap.gsub.help_output import run_help_of_sbatch
@@ -165,8 +165,8 @@ def _run_gsub(words: list[str], voice: Console) -> int:
     )
     timing.reached("parse")
     if reason is None:
-        return _submit(words, request, remove_outer_job(environ), voice, stdin)
-    return _pass(reason, words, request, voice, stdin)
+        return _submit(words, request, remove_outer_job(environ), console, stdin)
+    return _pass(reason, words, request, console, stdin)
 
 
 def _parse_call(words: Sequence[str], environ: Mapping[str, str], here: str, stdin: _Stdin) -> JobRequest:
@@ -195,12 +195,12 @@ def _parse_call(words: Sequence[str], environ: Mapping[str, str], here: str, std
     return parsed(plugins.used_in((*words, *list_directive_words(script or stdin.content or b""))))
 
 
-def _pass(reason: str, words: list[str], request: JobRequest, voice: Console, stdin: _Stdin) -> int:
+def _pass(reason: str, words: list[str], request: JobRequest, console: Console, stdin: _Stdin) -> int:
     """The call is not for us. Silent, unless the user asked to be shown something."""
     if request.own.dry_run:
         _reject_json_of_dry_run(request)
         sys.stdout.buffer.write(request.script.content)
-        voice.say(f"{reason} Nothing is changed, nothing submitted.")
+        console.say(f"{reason} Nothing is changed, nothing submitted.")
         return 0
     if request.own.prerun == "only":
         return _report_no_prerun(reason, request)
@@ -210,11 +210,11 @@ def _pass(reason: str, words: list[str], request: JobRequest, voice: Console, st
             hint="Leave out --json; --parsable prints the job's number alone.",
         )
     if request.own.explain:
-        voice.say(f"{reason} Submitted unchanged.")
+        console.say(f"{reason} Submitted unchanged.")
     return _pass_unchanged(words, stdin, add_plugin_names(request.plugin_options))
 
 
-def _submit(words: list[str], request: JobRequest, environ: Mapping[str, str], voice: Console, stdin: _Stdin) -> int:
+def _submit(words: list[str], request: JobRequest, environ: Mapping[str, str], console: Console, stdin: _Stdin) -> int:
     """The loop; whatever of slurmwrap's fails before sbatch was called leaves a plain submission."""
     nothing = request.own.dry_run or request.own.prerun == "only"
     _reject_json_of_dry_run(request)
@@ -222,25 +222,25 @@ def _submit(words: list[str], request: JobRequest, environ: Mapping[str, str], v
         config = configuration.load(environ)
         reason = find_site_reason(request, config.submit, _get_user_name() if config.submit.pass_users else "")
     except Exception as error:
-        return _fall_back_after_fault(error, nothing, words, voice, stdin)
+        return _fall_back_after_fault(error, nothing, words, console, stdin)
     if reason is not None:
-        return _pass(reason, words, request, voice, stdin)
+        return _pass(reason, words, request, console, stdin)
     try:
         from slurmwrap.gsub.prefetch import ask
 
         timing.reached("configuration")
         # It answers while the next line loads what is made of the answer.
-        slurm = ask(config, environ, voice)
+        slurm = ask(config, environ, console)
         timing.reached("ask Slurm")
         from slurmwrap.gsub import submit
 
         timing.reached("load what plans")
-        desk = submit.open_desk(config, environ, voice, slurm)
-        prepared = submit.prepare_and_warn(request, desk, voice)
+        context = submit.open_submit_context(config, environ, console, slurm)
+        prepared = submit.prepare_and_warn(request, context, console)
     except StaticFailed as failed:
         if "only" not in (request.own.prerun, config.prerun.mode if request.own.prerun is None else ""):
             raise
-        voice.error(failed)
+        console.error(failed)
         from typing import cast
 
         from slurmwrap.gsub.verdict_output import print_alone
@@ -249,8 +249,8 @@ def _submit(words: list[str], request: JobRequest, environ: Mapping[str, str], v
     except (RefusedError, PrerunFailed, ScriptError, UsageError, NoSlurmConf):
         raise
     except Exception as error:
-        return _fall_back_after_fault(error, nothing, words, voice, stdin)
-    return submit.run(prepared, desk, voice)
+        return _fall_back_after_fault(error, nothing, words, console, stdin)
+    return submit.run(prepared, context, console)
 
 
 def _reject_json_of_dry_run(request: JobRequest) -> None:
@@ -258,16 +258,18 @@ def _reject_json_of_dry_run(request: JobRequest) -> None:
         raise UsageError("--json: --dry-run prints a batch script", hint="Leave out one of the two.")
 
 
-def _fall_back_after_fault(error: Exception, nothing: bool, words: Sequence[str], voice: Console, stdin: _Stdin) -> int:
+def _fall_back_after_fault(
+    error: Exception, nothing: bool, words: Sequence[str], console: Console, stdin: _Stdin
+) -> int:
     """After a failure in slurmwrap before sbatch was called: a plain submission, or `nothing` as asked."""
     silent = isinstance(error, SlurmUnreachable)
     if silent and not nothing:
-        voice.say(f"Slurm did not answer ({error}); the job is handed to sbatch unchanged")
+        console.say(f"Slurm did not answer ({error}); the job is handed to sbatch unchanged")
         return _pass_unchanged(words, stdin)
-    voice.fault(error)
+    console.fault(error)
     if nothing:
         raise SlurmwrapError("nothing was submitted") from error
-    voice.say("the job is handed to sbatch unchanged")
+    console.say("the job is handed to sbatch unchanged")
     return _pass_unchanged(words, stdin)
 
 

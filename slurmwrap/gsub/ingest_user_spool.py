@@ -19,7 +19,7 @@ from slurmwrap.store.database import Database
 from slurmwrap.store.user_state_files import DATABASE
 
 
-def ingest_user_spool(config: Config, slurm: SlurmCommands, voice: Console, state: Path) -> bool:
+def ingest_user_spool(config: Config, slurm: SlurmCommands, console: Console, state: Path) -> bool:
     """Empties the user's own spool into their database; judges nothing, acts on nothing.
 
     False when the lock cannot be had: someone else is doing this work now, which is no fault.
@@ -31,6 +31,6 @@ def ingest_user_spool(config: Config, slurm: SlurmCommands, voice: Console, stat
         except StoreError:
             return False
         store = stack.enter_context(Database.open(database))
-        edges = user_edges(config, slurm, store, voice.say, state)
+        edges = user_edges(config, slurm, store, console.say, state)
         ingest(edges, slurm.cluster_name(), SlurmJobs(ask=lambda: slurm.jobs(edges.scope.user)))
     return True

@@ -112,9 +112,9 @@ def render_template(found: Template, variables: Mapping[str, object], folders: t
     return (made.strip("\n") + "\n").encode(errors="surrogateescape")
 
 
-def _list_template_files(folder: Path) -> Iterator[Path]:
+def _list_template_files(directory: Path) -> Iterator[Path]:
     try:
-        yield from sorted(path for path in folder.iterdir() if path.suffix == SUFFIX and path.is_file())
+        yield from sorted(path for path in directory.iterdir() if path.suffix == SUFFIX and path.is_file())
     except OSError:
         return
 
@@ -183,7 +183,7 @@ def is_new_command(words: Sequence[str], environ: Mapping[str, str]) -> bool:
     return ours or (as_gsub and not on_path)
 
 
-def write_new_script(words: Sequence[str], environ: Mapping[str, str], voice: Console) -> int:
+def write_new_script(words: Sequence[str], environ: Mapping[str, str], console: Console) -> int:
     """Writes the script. `words`: what follows `gsub new`."""
     if not words:
         sys.stderr.write(HELP)
@@ -201,9 +201,9 @@ def write_new_script(words: Sequence[str], environ: Mapping[str, str], voice: Co
             f"NAME is one of {names}; gsub new --list explains them.",
         )
     words, file = _split_output_file(words)
-    made = make(words, environ, voice)
+    made = make(words, environ, console)
     for note in made.notes:
-        voice.say(note)
+        console.say(note)
     if file == "-":
         sys.stdout.buffer.write(made.content)
         return 0
@@ -218,19 +218,19 @@ def _format_example_call(words: Sequence[str]) -> str:
     return " ".join(["torchrun", *(quote_for_bash(word) for word in words)]) if words else "torchrun -G 8 train.py"
 
 
-def make_from_template(words: Sequence[str], environ: Mapping[str, str], voice: Console) -> Made | None:
+def make_from_template(words: Sequence[str], environ: Mapping[str, str], console: Console) -> Made | None:
     """What `gsub --template NAME …` submits; None where the templates were asked for, and listed."""
     if _has_template_list_option(words):
         show_list(configuration.load(environ), environ)
         return None
-    made = make(words, environ, voice)
+    made = make(words, environ, console)
     quiet = any(made.request.setting(option) for option in ("quiet", "parsable")) or process_env.is_one_stream()
     for note in () if quiet else (made.summary, *made.notes):
-        voice.say(note)
+        console.say(note)
     return made
 
 
-def make(words: Sequence[str], environ: Mapping[str, str], voice: Console) -> Made:
+def make(words: Sequence[str], environ: Mapping[str, str], console: Console) -> Made:
     """Reads the call, asks Slurm what its nodes are like, and fills in the template. UsageError, ScriptError,
     ConfigError."""
     config = configuration.load(environ)
@@ -248,7 +248,7 @@ def make(words: Sequence[str], environ: Mapping[str, str], voice: Console) -> Ma
     if request.own.values is not None and found.tasks != "one":
         raise UsageError(f"--values is for --template=array, not for {name}")
     _check_program(command.script, request)
-    snapshot, unknown = _read_snapshot(config, environ, voice)
+    snapshot, unknown = _read_snapshot(config, environ, console)
     kinds = _list_node_kinds(snapshot, request)
     layout = compute_job_layout(request.shape, found.tasks, kinds)
     check_room(layout, kinds, request.value("partition") or snapshot.default_partition)
@@ -349,10 +349,10 @@ def _read_head(path: Path) -> bytes:
         return b""
 
 
-def _read_snapshot(config: Config, environ: Mapping[str, str], voice: Console) -> tuple[Snapshot, tuple[str, ...]]:
+def _read_snapshot(config: Config, environ: Mapping[str, str], console: Console) -> tuple[Snapshot, tuple[str, ...]]:
     """What Slurm says of its nodes, or none of them and a remark."""
     try:
-        return make_slurm_commands(config, environ, voice).snapshot(), ()
+        return make_slurm_commands(config, environ, console).snapshot(), ()
     except SlurmError as error:
         note = f"Slurm could not be asked what its nodes are like: {error}"
         return Snapshot(taken_at=0.0, nodes=()), (note,)

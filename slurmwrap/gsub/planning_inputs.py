@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from slurmwrap.fast_dataclasses import replace
 from slurmwrap.placement.slurm_options import PlanningFacts
-from slurmwrap.profiling.profile_key import profile_key_of, published_key_of
+from slurmwrap.profiling.job_key import profile_key_of, published_key_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from slurmwrap.model.resource_profile import ResourceProfile
 
 
-def find_known_profile(key: str, desk: SubmitContext) -> ResourceProfile | None:
+def find_known_profile(key: str, context: SubmitContext) -> ResourceProfile | None:
     """What is known under `key` for the user who submits."""
-    return choose_profile(key, desk.uid, desk.memory.profile(key), desk.published.profiles)
+    return choose_profile(key, context.uid, context.memory.profile(key), context.published.profiles)
 
 
 def choose_profile(
@@ -30,13 +30,13 @@ def choose_profile(
     return max(known, key=lambda p: (p.runs, p.measured_at), default=None)
 
 
-def keep(write: Callable[[], None], desk: SubmitContext) -> None:
+def keep(write: Callable[[], None], context: SubmitContext) -> None:
     """What cannot be remembered (a full disk, no home) must not cost a job that Slurm already has."""
     try:
         write()
     except Exception as error:
         # Nor must a fault of slurmwrap's.
-        desk.say(f"this is not remembered for `slurmwrap why`: {error}")
+        context.say(f"this is not remembered for `slurmwrap why`: {error}")
 
 
 # Slurm may start a job some seconds after it was submitted (batch_sched_delay, sched_interval): a second job planned
@@ -44,17 +44,17 @@ def keep(write: Callable[[], None], desk: SubmitContext) -> None:
 PICK_PAUSE_S = 60.0
 
 
-def read_planning_facts(desk: SubmitContext, *, starts_now: bool) -> PlanningFacts:
+def read_planning_facts(context: SubmitContext, *, starts_now: bool) -> PlanningFacts:
     """The outlook of a job. `starts_now`: it is eligible as soon as Slurm has it.
 
     Firm things are for where the reconciler runs and will hear of the job: else no one would loosen them.
     """
-    now = desk.clock.now()
-    alone = starts_now and now - desk.memory.picked_at() >= PICK_PAUSE_S
-    if not desk.published.fresh(now):
+    now = context.clock.now()
+    alone = starts_now and now - context.memory.picked_at() >= PICK_PAUSE_S
+    if not context.published.fresh(now):
         return PlanningFacts(starts_now=alone)
     return PlanningFacts(
-        loads={load.node: load for load in desk.published.loads},
-        relaxing=desk.published.relaxing and desk.memory.site_listens(),
+        loads={load.node: load for load in context.published.loads},
+        relaxing=context.published.relaxing and context.memory.site_listens(),
         starts_now=alone,
     )

@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 
 def make_slurm_commands(
-    config: Config, environ: Mapping[str, str], voice: Console, kept: ResponseCache | None = None
+    config: Config, environ: Mapping[str, str], console: Console, kept: ResponseCache | None = None
 ) -> SlurmCommands:
     """Slurm by its commands, as the configuration says."""
-    network = SiteRacks(config.placement.topology_file, config.placement.topology_features, voice.say)
+    network = SiteRacks(config.placement.topology_file, config.placement.topology_features, console.say)
     return SlurmCommands(timeout_s=config.slurm_timeout_s, environ=environ, network=network, kept=kept)
 
 
-def ask(config: Config, environ: Mapping[str, str], voice: Console) -> SlurmCommands:
+def ask(config: Config, environ: Mapping[str, str], console: Console) -> SlurmCommands:
     """The same with the reads of its first snapshot begun, as far as no call before this one has their answers."""
     from slurmwrap.slurm.response_cache import ResponseCache
 
-    slurm = make_slurm_commands(config, environ, voice, ResponseCache(environ, config.submit.snapshot_kept_s))
+    slurm = make_slurm_commands(config, environ, console, ResponseCache(environ, config.submit.snapshot_kept_s))
     slurm.begin_snapshot()
     return slurm

@@ -21,7 +21,7 @@ from slurmwrap.placement.candidates import LATER
 from slurmwrap.placement.plan_placement import plan
 from slurmwrap.prerun.code_fingerprint import SETTINGS
 from slurmwrap.prerun.static.impossible_requests import request_findings
-from slurmwrap.profiling.profile_key import compute_fingerprint, compute_sweep_group, derive_key, derive_variant
+from slurmwrap.profiling.job_key import compute_fingerprint, compute_sweep_group, derive_key, derive_variant
 from slurmwrap.sbatch.job_request import JobRequest, OptionChange
 from slurmwrap.sbatch.rewrite import render
 
@@ -42,18 +42,18 @@ _OF_FILES = ("incorrect_inputs", "permission_error")
 PROFILE_S = 300
 
 
-def prepare(request: JobRequest, desk: SubmitContext) -> PreparedJob:
+def prepare(request: JobRequest, context: SubmitContext) -> PreparedJob:
     """Checks, looks up, places and renders. Raises RefusedError or PrerunFailed when the job should not run."""
-    entry_files = desk.trials.entry_files(request)
-    mark = compute_fingerprint(request, entry_files, desk.environ)
-    inputs = desk.trials.named_files(request)
-    early = desk.slurm.snapshot() if request.setting("reservation") else None  # when does it begin?
-    delay = _find_start_delay(request, early, desk)
-    findings, forced = _run_checks(request, desk, mark, inputs, delay)
+    entry_files = context.trials.entry_files(request)
+    mark = compute_fingerprint(request, entry_files, context.environ)
+    inputs = context.trials.named_files(request)
+    early = context.slurm.snapshot() if request.setting("reservation") else None  # when does it begin?
+    delay = _find_start_delay(request, early, context)
+    findings, forced = _run_checks(request, context, mark, inputs, delay)
     timing.reached("fingerprint and checks")
-    snapshot = early or desk.slurm.snapshot()
+    snapshot = early or context.slurm.snapshot()
     timing.reached("snapshot")
-    if (request.own.prerun or desk.config.prerun.mode) != "only" and (
+    if (request.own.prerun or context.config.prerun.mode) != "only" and (
         refused := find_impossible_request(request, snapshot)
     ):
         if not request.own.force:
@@ -62,31 +62,31 @@ def prepare(request: JobRequest, desk: SubmitContext) -> PreparedJob:
     key = request.own.resource_profile or derive_key(
         request, next(iter(entry_files), request.script.name), request.shape.gpu_type or ""
     )
-    profile = find_known_profile(key, desk)
+    profile = find_known_profile(key, context)
     # As it counts today, and for this batch size.
     if profile is not None:
         from slurmwrap.profiling.merge_profiles import adapt_profile
 
         kind = request.shape.gpu_type or ""
-        profile = adapt_profile(profile, desk.clock.now(), variant=derive_variant(request), gpu_type=kind)
-        snapshot = _refresh_quotas(snapshot, desk)
+        profile = adapt_profile(profile, context.clock.now(), variant=derive_variant(request), gpu_type=kind)
+        snapshot = _refresh_quotas(snapshot, context)
     code = {path: content for path, content in entry_files.items() if not path.endswith(SETTINGS)}
     # A home may serve several.
-    group = compute_sweep_group(request, code, {**desk.environ, "(cluster)": desk.cluster})
+    group = compute_sweep_group(request, code, {**context.environ, "(cluster)": context.cluster})
     # One pre-run speaks for jobs that wait for the same; one that did not wait proves nothing.
     if delay and group:
         group = sha256_hex(f"{group} {delay} {request.value('dependency')}".encode("utf-8", "surrogateescape"))
-    prerun, reason = choose_prerun(request, snapshot, desk, mark, group)
+    prerun, reason = choose_prerun(request, snapshot, context, mark, group)
     holdout_group, held_out = "", False
-    if desk.config.prerun.holdout > 0:
-        holdout_group, held_out = draw(prerun, request.own.prerun, group or mark, desk)
+    if context.config.prerun.holdout > 0:
+        holdout_group, held_out = draw(prerun, request.own.prerun, group or mark, context)
         prerun, reason = ("off", WHY) if held_out else (prerun, reason)
     # a heterogeneous job goes as it was asked for: what we would change in one component may not fit the others
-    chosen = PlacementPlan() if request.hetjob else _make_plan(request, profile, snapshot, prerun, desk)
+    chosen = PlacementPlan() if request.hetjob else _make_plan(request, profile, snapshot, prerun, context)
     timing.reached("plan")
-    retry = desk.config.retry.default if request.own.retry is None else request.own.retry
+    retry = context.config.retry.default if request.own.retry is None else request.own.retry
     added = _retry_wishes(request) if retry and not request.hetjob else ()
-    around = refusals.find_incident_warnings(desk.published, request, chosen, inputs, snapshot, desk.clock.now())
+    around = refusals.find_incident_warnings(context.published, request, chosen, inputs, snapshot, context.clock.now())
     return PreparedJob(
         request=request,
         batch=render(request, chosen.lines, added=added),
@@ -108,37 +108,37 @@ def prepare(request: JobRequest, desk: SubmitContext) -> PreparedJob:
         retry=retry,
         forced=forced,
         group=group,
-        profile_s=_profile_s(prerun, profile, desk.config.prerun.profile_s),
+        profile_s=_profile_s(prerun, profile, context.config.prerun.profile_s),
         holdout_group=holdout_group,
         held_out=held_out,
         delay=delay,
     )
 
 
-def _find_start_delay(request: JobRequest, snapshot: Snapshot | None, desk: SubmitContext) -> str:
+def _find_start_delay(request: JobRequest, snapshot: Snapshot | None, context: SubmitContext) -> str:
     """Why the job cannot start yet by its own request; "" when it can."""
     if not any(request.setting(option) for option in (*LATER, "priority", "reservation")):
         return ""
     from slurmwrap.sbatch.eligibility import find_delay
 
-    return find_delay(request, desk.clock.now(), snapshot.reservation_begins if snapshot else {})
+    return find_delay(request, context.clock.now(), snapshot.reservation_begins if snapshot else {})
 
 
 def _make_plan(
-    request: JobRequest, profile: ResourceProfile | None, snapshot: Snapshot, prerun: str, desk: SubmitContext
+    request: JobRequest, profile: ResourceProfile | None, snapshot: Snapshot, prerun: str, context: SubmitContext
 ) -> PlacementPlan:
     """`wait`: the plan is made again after its pre-run, and then the job starts at once."""
     # what was read for an earlier call does not show that call's own job: no node of it counts as free
     at_once = prerun in ("off", "wait") and not snapshot.kept and not any(request.setting(o) for o in LATER)
-    seen = read_planning_facts(desk, starts_now=at_once)
-    return plan(request, profile, snapshot, desk.published.health, desk.config, seen)
+    seen = read_planning_facts(context, starts_now=at_once)
+    return plan(request, profile, snapshot, context.published.health, context.config, seen)
 
 
-def _refresh_quotas(snapshot: Snapshot, desk: SubmitContext) -> Snapshot:
+def _refresh_quotas(snapshot: Snapshot, context: SubmitContext) -> Snapshot:
     """For a job that may be raised: what was left some seconds ago may be what the user's own last job has taken."""
-    if desk.quotas is None or not snapshot.quotas_kept or snapshot.quotas == Quotas():
+    if context.quotas is None or not snapshot.quotas_kept or snapshot.quotas == Quotas():
         return snapshot
-    return replace(snapshot, quotas=desk.quotas(), quotas_kept=False)
+    return replace(snapshot, quotas=context.quotas(), quotas_kept=False)
 
 
 def _profile_s(mode: str, profile: ResourceProfile | None, allowed_s: int) -> float:
@@ -154,13 +154,15 @@ def _make_override_warning(text: str) -> Finding:
 
 
 def _run_checks(
-    request: JobRequest, desk: SubmitContext, mark: str, inputs: Sequence[str], delay: str
+    request: JobRequest, context: SubmitContext, mark: str, inputs: Sequence[str], delay: str
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     """(findings of the static stage, what --force overrode). Its errors, blocked inputs and a script that failed twice
     unchanged refuse the job. With a `delay` only what no other job can change until it starts does."""
-    mode = request.own.prerun or desk.config.prerun.mode
+    mode = request.own.prerun or context.config.prerun.mode
     refused = (
-        [] if delay else [*find_blocked_inputs(inputs, desk), *find_repeated_failures(request, inputs, desk, mark)]
+        []
+        if delay
+        else [*find_blocked_inputs(inputs, context), *find_repeated_failures(request, inputs, context, mark)]
     )
     # A pre-run alone is how to find out.
     if refused and not request.own.force and mode != "only":
@@ -168,12 +170,12 @@ def _run_checks(
     forced = tuple(str(refusal) for refusal in refused)
     if mode == "off":
         return (), forced
-    began = desk.clock.now()
-    findings = desk.trials.check(request)
+    began = context.clock.now()
+    findings = context.trials.check(request)
     findings = downgrade_missing_files(findings, delay) if delay else findings
     errors = [describe(f) for f in findings if f.severity is Severity.ERROR]
     if errors and not request.own.force:
-        verdict = make_static_verdict(findings, errors[0], desk.clock.now() - began)
+        verdict = make_static_verdict(findings, errors[0], context.clock.now() - began)
         raise StaticFailed("\n".join(errors), hint="Fix it, or submit it unchanged with --force.", verdict=verdict)
     return findings, (*forced, *errors)
 
@@ -236,12 +238,12 @@ def has_own_output_file(request: JobRequest) -> bool:
 
 
 def choose_prerun(
-    request: JobRequest, snapshot: Snapshot, desk: SubmitContext, mark: str, group: str = ""
+    request: JobRequest, snapshot: Snapshot, context: SubmitContext, mark: str, group: str = ""
 ) -> tuple[str, str]:
     """(what will be done, why). A forced mode is kept; `auto` skips what would prove nothing new.
 
     `group`: as of Prepared. Where a pre-run of it is in flight the job waits for that one, and nothing is asked."""
-    settings = desk.config.prerun
+    settings = context.config.prerun
     mode = request.own.prerun or settings.mode
     if mode == "profile" and request.setting("wait"):
         return "wait", "--wait: the pre-run goes first, then the job"
@@ -256,11 +258,11 @@ def choose_prerun(
             return "off", f"its pre-run cannot wait for --dependency={dependency}"
     if request.shape.gpus < settings.min_gpus:
         return "off", f"fewer than {settings.min_gpus} GPUs"
-    if request.own.prerun_steps is None and desk.memory.passed(mark):
+    if request.own.prerun_steps is None and context.memory.passed(mark):
         return "off", "this script, its code and its arguments passed a pre-run before"
     if request.shape.gpus == 1 and any(n.usable and n.gpus_free for n in snapshot.nodes):
         return "off", "a 1-GPU job that can start now is its own pre-run"
-    if why := _find_reason_to_skip(request, desk, mark, group):
+    if why := _find_reason_to_skip(request, context, mark, group):
         return "off", why
     # sbatch returns when the job has ended: too late to start its pre-run
     if request.setting("wait"):
@@ -268,20 +270,20 @@ def choose_prerun(
     return mode, "first run of this script, code and arguments"
 
 
-def _find_reason_to_skip(request: JobRequest, desk: SubmitContext, mark: str, group: str) -> str:
+def _find_reason_to_skip(request: JobRequest, context: SubmitContext, mark: str, group: str) -> str:
     """Why a pre-run would show nothing that is not known; "" when it may, and where the user asked for one."""
     if request.own.prerun is not None or request.own.prerun_steps is not None:
         return ""
-    if why := desk.memory.undecided(mark):
+    if why := context.memory.undecided(mark):
         return f"its pre-run could not tell before: {why}; --prerun=auto tries again"
-    if program := desk.trials.holder(request):
+    if program := context.trials.holder(request):
         return f"the script starts only '{program}', which does not train: a pre-run could show nothing"
-    if desk.flights is not None and group and desk.flights.of(group):
+    if context.flights is not None and group and context.flights.of(group):
         return ""
 
     return (
         "a run of this script, its code and its arguments completed"
-        if has_completed_before(request, desk, mark)
+        if has_completed_before(request, context, mark)
         else ""
     )
 
@@ -293,20 +295,20 @@ _ASKED = 2
 _CLOCKS_S = 60.0
 
 
-def has_completed_before(request: JobRequest, desk: SubmitContext, mark: str) -> bool:
+def has_completed_before(request: JobRequest, context: SubmitContext, mark: str) -> bool:
     """By what is remembered or, for the newest runs whose end no one has judged yet, by Slurm, which forgets a job
     some minutes after its end (MinJobAge). What Slurm says is remembered."""
     script = sha256_hex(request.script.content)
-    if desk.memory.completed(script, mark):
+    if context.memory.completed(script, mark):
         return True
-    for job_id, submitted_at in desk.memory.unjudged(script, mark, desk.cluster)[:_ASKED]:
+    for job_id, submitted_at in context.memory.unjudged(script, mark, context.cluster)[:_ASKED]:
         try:
-            record = desk.slurm.job(str(job_id))
+            record = context.slurm.job(str(job_id))
         except SlurmError:
             return False
-        if record is not None and _is_completed_run(record, submitted_at, desk.uid):
-            at = float(record.end_time or desk.clock.now())
-            keep(partial(desk.memory.remember_completed, mark, at), desk)
+        if record is not None and _is_completed_run(record, submitted_at, context.uid):
+            at = float(record.end_time or context.clock.now())
+            keep(partial(context.memory.remember_completed, mark, at), context)
             return True
     return False
 
@@ -333,14 +335,14 @@ _DIGITS = 16
 WHY = "left out at random: prerun.holdout measures what pre-runs save"
 
 
-def draw(mode: str, asked: str | None, group: str, desk: SubmitContext) -> tuple[str, bool]:
+def draw(mode: str, asked: str | None, group: str, context: SubmitContext) -> tuple[str, bool]:
     """(id of the draw, "" for none; whether it leaves the pre-run out).
 
     `mode`: what would be done; `asked`: by --prerun; `group`: what may share a pre-run, else what identifies this job.
     """
-    share = desk.config.prerun.holdout
+    share = context.config.prerun.holdout
     if share <= 0 or asked is not None or mode not in ("auto", "gate"):
         return "", False
-    week = int((desk.clock.now() - _MONDAY_S) // WEEK_S)
-    found = sha256_hex(f"{desk.cluster} {desk.uid} {group} {week}".encode())[:_DIGITS]
+    week = int((context.clock.now() - _MONDAY_S) // WEEK_S)
+    found = sha256_hex(f"{context.cluster} {context.uid} {group} {week}".encode())[:_DIGITS]
     return found, int(found, 16) < share * 16**_DIGITS

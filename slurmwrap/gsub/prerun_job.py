@@ -25,7 +25,7 @@ from slurmwrap.fast_dataclasses import asdict, dataclass, replace
 from slurmwrap.gsub.apply_verdict import PAUSES_S, HeldJob, apply_verdict, extend_grace
 from slurmwrap.gsub.cancelled_notice import notify_of_cancelled_job, was_cancelled
 from slurmwrap.gsub.prerun_sharing import GROUP
-from slurmwrap.gsub.submit import clean_up_preruns, open_desk
+from slurmwrap.gsub.submit import clean_up_preruns, open_submit_context
 from slurmwrap.gsub.submit_context import SubmitContext
 from slurmwrap.gsub.waiting_job import JobIdentity, read_job_identity, start_action
 from slurmwrap.model.job_run import PrerunRecord
@@ -135,31 +135,31 @@ def main(argv: list[str] | None = None) -> int:
     exit code
     the wrapper does that."""
     directory = Path((sys.argv[1:] if argv is None else argv)[0])
-    voice = Console.of_terminal("slurmwrap")
+    console = Console.of_terminal("slurmwrap")
     signal.signal(signal.SIGTERM, _stop)
     try:
-        return _run_prerun_job(directory, voice)
+        return _run_prerun_job(directory, console)
     except (Exception, PrerunTerminated) as error:
-        voice.fault(error if isinstance(error, Exception) else RuntimeError("stopped"))
-        return _release_after_fault(voice, directory)
+        console.fault(error if isinstance(error, Exception) else RuntimeError("stopped"))
+        return _release_after_fault(console, directory)
 
 
-def _run_prerun_job(directory: Path, voice: Console) -> int:
+def _run_prerun_job(directory: Path, console: Console) -> int:
     began, trial = time.time(), PrerunFiles.read(directory)
-    desk = open_desk(configuration.load(), os.environ, voice)
+    context = open_submit_context(configuration.load(), os.environ, console)
     # gsub writes it too, but it may have been killed before
     with suppress(OSError, ValueError):
         prerun_registry.mark_submitted(str(directory), int(os.environ["SLURM_JOB_ID"]))
-    _renew_grace_periods(trial, desk, voice)
+    _renew_grace_periods(trial, context, console)
     trial = PrerunFiles.read(directory)  # with what that gave
     judged = _judge_prerun(trial)
-    _apply_and_publish(_make_held_job(trial), trial.directory, judged, desk, voice)
-    _judge_waiting_jobs(_Crowd(trial, desk, voice, began, _end_at(trial.spec, began)), judged)
-    clean_up_preruns(desk)
+    _apply_and_publish(_make_held_job(trial), trial.directory, judged, context, console)
+    _judge_waiting_jobs(_Crowd(trial, context, console, began, _end_at(trial.spec, began)), judged)
+    clean_up_preruns(context)
     return 0
 
 
-def _renew_grace_periods(trial: PrerunFiles, desk: SubmitContext, voice: Console) -> None:
+def _renew_grace_periods(trial: PrerunFiles, context: SubmitContext, console: Console) -> None:
     """Where the dependency was met late, the job and those that attached wait for this pre-run from now on."""
     if trial.spec.mode == "gate" or not trial.request.value("dependency"):
         return
@@ -167,10 +167,10 @@ def _renew_grace_periods(trial: PrerunFiles, desk: SubmitContext, voice: Console
     for directory in (trial.directory, *others):
         try:
             one = PrerunFiles.read(directory)
-            if until := extend_grace(_make_held_job(one), one.grace_s, desk, one.note_given):
-                voice.say(f"job {one.spec.real_job} waits until {time.ctime(until)} at most: its dependency is met")
+            if until := extend_grace(_make_held_job(one), one.grace_s, context, one.note_given):
+                console.say(f"job {one.spec.real_job} waits until {time.ctime(until)} at most: its dependency is met")
         except (SlurmError, OSError, ValueError, TypeError, KeyError) as error:
-            voice.say(f"job of {directory} is not asked to wait: {error}")
+            console.say(f"job of {directory} is not asked to wait: {error}")
 
 
 def _is_kept_from_starting(job: str) -> bool:
@@ -187,7 +187,9 @@ def _is_kept_from_starting(job: str) -> bool:
     return True
 
 
-def _apply_and_publish(waiting: HeldJob, directory: Path, judged: Judged, desk: SubmitContext, voice: Console) -> None:
+def _apply_and_publish(
+    waiting: HeldJob, directory: Path, judged: Judged, context: SubmitContext, console: Console
+) -> None:
     """The verdict is acted upon and left for who follows. A signal does not interrupt it: it takes milliseconds."""
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
@@ -198,24 +200,24 @@ def _apply_and_publish(waiting: HeldJob, directory: Path, judged: Judged, desk: 
         if verdict.reason.startswith(judged.delay or DELAYED_NOW):
             # The same may end otherwise when the file is there.
             waiting = replace(waiting, fingerprint="")
-        record = apply_verdict(waiting, verdict, desk)
+        record = apply_verdict(waiting, verdict, context)
         try:
             replace_file(directory / prerun_registry.VERDICT, json.dumps(verdict_to_json(verdict)))
         except OSError as error:
-            voice.say(f"nobody can follow this: {error}")
+            console.say(f"nobody can follow this: {error}")
         about = f"job {waiting.job_id}: " if waiting.borrowed else ""
-        voice.say(f"{about}{verdict.outcome.value}: {verdict.reason}")
+        console.say(f"{about}{verdict.outcome.value}: {verdict.reason}")
         for sentence in describe_failed_commands(verdict.failed_commands, passed=verdict.outcome is Outcome.PASS):
-            voice.say(f"  {sentence}")
+            console.say(f"  {sentence}")
         for done in record.changes:
-            voice.say(f"  {done['verb']} {done['target']} {done['option']} {done['new']} {done['error'] or ''}")
+            console.say(f"  {done['verb']} {done['target']} {done['option']} {done['new']} {done['error'] or ''}")
     finally:
         signal.signal(signal.SIGTERM, before)
     if was_cancelled(record):
-        _notify_of_cancelled_job(waiting, record, desk, voice)
+        _notify_of_cancelled_job(waiting, record, context, console)
 
 
-def _notify_of_cancelled_job(waiting: HeldJob, record: PrerunRecord, desk: SubmitContext, voice: Console) -> None:
+def _notify_of_cancelled_job(waiting: HeldJob, record: PrerunRecord, context: SubmitContext, console: Console) -> None:
     """The user hears of a cancelled job; a fault of this changes nothing."""
     try:
         place, slurm = (
@@ -224,10 +226,10 @@ def _notify_of_cancelled_job(waiting: HeldJob, record: PrerunRecord, desk: Submi
         )
         node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename.partition(".")[0]
         notify_of_cancelled_job(
-            waiting, record, user=desk.user, node=node, place=place, config=slurm.config, say=voice.say
+            waiting, record, user=context.user, node=node, place=place, config=slurm.config, say=console.say
         )
     except Exception as error:
-        voice.fault(error)
+        console.fault(error)
 
 
 # --- the jobs that attached -----------------------------------------------------------------------------------------
@@ -238,8 +240,8 @@ class _Crowd:
     """The pre-run that others attached to, since when it runs and until when (Unix seconds) it may try them."""
 
     first: PrerunFiles
-    desk: SubmitContext
-    voice: Console
+    context: SubmitContext
+    console: Console
     began: float
     until: float
 
@@ -259,7 +261,7 @@ def _judge_waiting_jobs(crowd: _Crowd, first: Judged) -> None:
     failure speaks for the same arguments alone; a pass and an inconclusive verdict speak for those that are left then,
     and they are released untried.
     """
-    directory, voice = crowd.first.directory, crowd.voice
+    directory, console = crowd.first.directory, crowd.console
     tried = {crowd.first.spec.fingerprint: first}
     passed = set(crowd.first.spec.args) if first.verdict.outcome is Outcome.PASS else set()
     last, longest, speaks = first, time.time() - crowd.began, first.verdict
@@ -280,17 +282,17 @@ def _judge_waiting_jobs(crowd: _Crowd, first: Judged) -> None:
     except (Exception, PrerunTerminated) as error:
         # Who is left is released.
         last = replace(last, stopped=last.stopped or isinstance(error, PrerunTerminated))
-        voice.fault(error if isinstance(error, Exception) else RuntimeError("stopped"))
+        console.fault(error if isinstance(error, Exception) else RuntimeError("stopped"))
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for guest in prerun_registry.close(directory):
         # KillWait leaves seconds for all of them.
         if last.stopped:
-            _release(str(guest.job_id), guest.release_at, voice)
+            _release(str(guest.job_id), guest.release_at, console)
         else:
             _settle_waiting_job(guest, tried, speaks, crowd)
         prerun_registry.take(directory, guest)
-    if crowd.desk.flights is not None:
-        crowd.desk.flights.drop(_read_text(directory / GROUP), str(directory))
+    if crowd.context.flights is not None:
+        crowd.context.flights.drop(_read_text(directory / GROUP), str(directory))
 
 
 def _should_try_another(last: Verdict, speaks: Verdict, longest_s: float, crowd: _Crowd) -> bool:
@@ -299,7 +301,7 @@ def _should_try_another(last: Verdict, speaks: Verdict, longest_s: float, crowd:
     if crowd.until - now < _WORTH_S:
         return False
     if speaks.outcome is Outcome.PASS:
-        return has_time(now - crowd.began, longest_s, crowd.desk.config.prerun.sweep_s)
+        return has_time(now - crowd.began, longest_s, crowd.context.config.prerun.sweep_s)
     return last.outcome is Outcome.FAIL or _is_given_up(last)
 
 
@@ -308,7 +310,7 @@ def _cut(trial: PrerunFiles, speaks: Verdict, crowd: _Crowd) -> PrerunFiles:
     spec, now = trial.spec, time.time()
     if speaks.outcome is not Outcome.PASS:
         return replace(trial, spec=replace(spec, time_limit_s=min(spec.time_limit_s, crowd.until - now)))
-    left = min(spec.time_limit_s, crowd.until - now, crowd.began + crowd.desk.config.prerun.sweep_s - now)
+    left = min(spec.time_limit_s, crowd.until - now, crowd.began + crowd.context.config.prerun.sweep_s - now)
     return replace(trial, spec=replace(spec, time_limit_s=left, profile_s=0.0))
 
 
@@ -328,13 +330,13 @@ def _find_untried(tried: Mapping[str, Judged], crowd: _Crowd) -> dict[WaitingJob
 
 def _try(guest: WaitingJob, trial: PrerunFiles, tried: dict[str, Judged], crowd: _Crowd) -> Judged:
     """The fate of one that attached, by a trial of its own."""
-    crowd.voice.say(f"job {guest.job_id} is tried next: its arguments are others")
+    crowd.console.say(f"job {guest.job_id} is tried next: its arguments are others")
     judged = _judge_prerun(trial)
     # Its time was cut: with all of it, there may be a verdict.
     if judged.verdict.layer == "timeout":
         judged = replace(judged, verdict=replace(judged.verdict, lasting=False))
     tried[trial.spec.fingerprint] = judged
-    _apply_and_publish(_make_held_job(trial), trial.directory, judged, crowd.desk, crowd.voice)
+    _apply_and_publish(_make_held_job(trial), trial.directory, judged, crowd.context, crowd.console)
     return judged
 
 
@@ -345,11 +347,11 @@ def _settle_waiting_job(guest: WaitingJob, tried: Mapping[str, Judged], speaks: 
         judged = tried.get(trial.spec.fingerprint) or Judged(_derive_verdict(speaks))
         borrowed = judged.verdict.outcome is not Outcome.FAIL
         _apply_and_publish(
-            replace(_make_held_job(trial), borrowed=borrowed), trial.directory, judged, crowd.desk, crowd.voice
+            replace(_make_held_job(trial), borrowed=borrowed), trial.directory, judged, crowd.context, crowd.console
         )
     except Exception as error:
-        crowd.voice.fault(error)
-        _release(str(guest.job_id), guest.release_at, crowd.voice)
+        crowd.console.fault(error)
+        _release(str(guest.job_id), guest.release_at, crowd.console)
 
 
 def _derive_verdict(verdict: Verdict) -> Verdict:
@@ -365,21 +367,21 @@ def _is_given_up(verdict: Verdict) -> bool:
     return verdict.layer == "supervisor" and verdict.reason.endswith(_GIVEN_UP)
 
 
-def _release(job: str, release_at: str, voice: Console) -> None:
+def _release(job: str, release_at: str, console: Console) -> None:
     start = start_action(job, release_at, "the pre-run failed to run")
     try:
         SlurmCommands(timeout_s=30, environ=os.environ).apply(start)
     except SlurmError as error:
-        voice.say(f"job {job} starts after its grace time: {error}")
+        console.say(f"job {job} starts after its grace time: {error}")
 
 
-def _release_after_fault(voice: Console, directory: Path) -> int:
+def _release_after_fault(console: Console, directory: Path) -> int:
     """Ours failed: no job must wait for it. Needs nothing but the environment, its files and scontrol."""
     real_job = os.environ.get("SLURMWRAP_REAL_JOB")
     if real_job:
-        _release(real_job, os.environ.get("SLURMWRAP_RELEASE_AT", "now"), voice)
+        _release(real_job, os.environ.get("SLURMWRAP_RELEASE_AT", "now"), console)
     for guest in prerun_registry.close(directory):
-        _release(str(guest.job_id), guest.release_at, voice)
+        _release(str(guest.job_id), guest.release_at, console)
     return LET_GO
 
 

@@ -29,22 +29,22 @@ ATTACHED = "attached"  # file in a trial's directory: no Slurm job of its own, b
 OLD_S = 14 * 86400.0  # trials that nothing touched for so long are removed
 
 
-def attach_or_claim(prepared: PreparedJob, guest: WaitingJob, desk: SubmitContext) -> InflightPrerun | None:
+def attach_or_claim(prepared: PreparedJob, guest: WaitingJob, context: SubmitContext) -> InflightPrerun | None:
     """The pre-run in flight that `guest` now waits for; None: the job needs one of its own, and others may attach to
     it. OSError where the state directory cannot be written."""
-    flights, group = desk.flights, prepared.group
+    flights, group = context.flights, prepared.group
     if flights is None or not group:
         return None
     for _ in range(_TRIES):
         if prepared.prerun != "profile" and (found := flights.of(group)):
-            if _is_alive(found, desk):
+            if _is_alive(found, context):
                 if prerun_registry.attach(found.directory, guest):
-                    found = _wait_for_prerun_id(found, desk)
+                    found = _wait_for_prerun_id(found, context)
                     with suppress(OSError):
                         (Path(guest.trial_dir) / ATTACHED).write_text(f"{found.job_id or 0}\n", encoding="ascii")
                     return found
             else:
-                release_orphaned_jobs(found.directory, desk)
+                release_orphaned_jobs(found.directory, context)
             flights.drop(group, str(found.directory))
         if flights.claim(group, guest.trial_dir):
             (Path(guest.trial_dir) / GROUP).write_text(group, encoding="ascii")
@@ -55,37 +55,37 @@ def attach_or_claim(prepared: PreparedJob, guest: WaitingJob, desk: SubmitContex
     return None
 
 
-def _wait_for_prerun_id(found: InflightPrerun, desk: SubmitContext) -> InflightPrerun:
+def _wait_for_prerun_id(found: InflightPrerun, context: SubmitContext) -> InflightPrerun:
     """Waits a moment for a pre-run that is being submitted, so that its id can be printed."""
     for _ in range(60):
         if found.job_id is not None:
             break
-        desk.clock.sleep(0.05)
+        context.clock.sleep(0.05)
         found = prerun_registry.read_flight(found.directory) or found
     return found
 
 
-def withdraw_prerun(prepared: PreparedJob, directory: str, desk: SubmitContext) -> None:
+def withdraw_prerun(prepared: PreparedJob, directory: str, context: SubmitContext) -> None:
     """The pre-run could not be submitted: no one shall wait for it."""
-    if desk.flights is None or not prepared.group or not directory:
+    if context.flights is None or not prepared.group or not directory:
         return
-    desk.flights.drop(prepared.group, directory)
+    context.flights.drop(prepared.group, directory)
     for guest in prerun_registry.close(Path(directory)):
-        _start(guest, desk, "the pre-run that it waited for could not be submitted")
+        _start(guest, context, "the pre-run that it waited for could not be submitted")
 
 
-def _is_alive(found: InflightPrerun, desk: SubmitContext) -> bool:
+def _is_alive(found: InflightPrerun, context: SubmitContext) -> bool:
     if found.job_id is None:
-        return found.submitting(desk.clock.now())
+        return found.submitting(context.clock.now())
     try:
-        record = desk.slurm.job(str(found.job_id))
+        record = context.slurm.job(str(found.job_id))
     except SlurmError:
         # No one knows; who attaches to a dead one waits for its grace at most.
         return True
     return _is_at_work(found, record)
 
 
-def release_orphaned_jobs(directory: Path, desk: SubmitContext) -> tuple[int, ...]:
+def release_orphaned_jobs(directory: Path, context: SubmitContext) -> tuple[int, ...]:
     """Lets go what waits for a pre-run that is gone without a verdict; returns the job ids. Once per pre-run."""
     waiting = prerun_registry.close(directory)
     if not (directory / prerun_registry.VERDICT).exists():
@@ -98,31 +98,33 @@ def release_orphaned_jobs(directory: Path, desk: SubmitContext) -> tuple[int, ..
     except OSError:
         # Else it would be done again and again.
         return ()
-    return tuple(guest.job_id for guest in waiting if _start(guest, desk, "its pre-run is gone"))
+    return tuple(guest.job_id for guest in waiting if _start(guest, context, "its pre-run is gone"))
 
 
-def release_all_orphans(flights: PrerunRegistry, desk: SubmitContext, *, older_than_s: float = 0.0) -> tuple[int, ...]:
+def release_all_orphans(
+    flights: PrerunRegistry, context: SubmitContext, *, older_than_s: float = 0.0
+) -> tuple[int, ...]:
     """Lets go the jobs whose pre-run was cancelled, lost or forgotten; returns their ids. One question to Slurm."""
-    now = desk.clock.now()
+    now = context.clock.now()
     found = [one for path in flights.trials() if not _is_settled(path) and (one := prerun_registry.read_flight(path))]
     open_ones = [one for one in found if now - one.since >= older_than_s and not one.submitting(now)]
-    open_ones = [one for one in open_ones if _read_cluster(one.directory) == desk.cluster]
+    open_ones = [one for one in open_ones if _read_cluster(one.directory) == context.cluster]
     if not open_ones:
         return ()
-    known = {record.job_id: record for record in desk.slurm.jobs(desk.user)}
+    known = {record.job_id: record for record in context.slurm.jobs(context.user)}
     dead = [one for one in open_ones if not _is_running(one, known)]
     # read again: a pre-run writes its verdict before its job ends
     return tuple(
         job_id
         for one in dead
         if not _is_settled(one.directory)
-        for job_id in release_orphaned_jobs(one.directory, desk)
+        for job_id in release_orphaned_jobs(one.directory, context)
     )
 
 
-def list_live_trials(desk: SubmitContext) -> tuple[Path, ...]:
+def list_live_trials(context: SubmitContext) -> tuple[Path, ...]:
     """Directories of trials that are not at their end."""
-    return tuple(path for path in desk.flights.trials() if not _is_settled(path)) if desk.flights else ()
+    return tuple(path for path in context.flights.trials() if not _is_settled(path)) if context.flights else ()
 
 
 def _is_running(found: InflightPrerun, known: dict[int, JobRecord]) -> bool:
@@ -175,23 +177,23 @@ def _read_meant_job(directory: Path) -> JobIdentity | None:
         return None
 
 
-def _start(guest: WaitingJob, desk: SubmitContext, reason: str) -> bool:
+def _start(guest: WaitingJob, context: SubmitContext, reason: str) -> bool:
     """Only a job that waits for its time: what runs, ended, or was given another time by its user stays as it is, and
     so does another job that has the id now."""
     try:
-        record = desk.slurm.job(str(guest.job_id))
+        record = context.slurm.job(str(guest.job_id))
         if record is None or not record.pending:
             return False
         if (meant := _read_meant_job(Path(guest.trial_dir))) and meant.is_not(record):
-            desk.say(f"job {guest.job_id} is left alone: Slurm gave the id to another job since")
+            context.say(f"job {guest.job_id} is left alone: Slurm gave the id to another job since")
             return False
-        if has_user_changed_start_time(record, _read_given_begin_times(Path(guest.trial_dir)), desk.clock.now()):
+        if has_user_changed_start_time(record, _read_given_begin_times(Path(guest.trial_dir)), context.clock.now()):
             return False
         # A task of an array may have begun: of the rest.
         address = record.waiting_address or str(guest.job_id)
-        desk.slurm.apply(start_action(address, guest.release_at, reason))
+        context.slurm.apply(start_action(address, guest.release_at, reason))
     except SlurmError as error:
-        desk.say(f"job {guest.job_id} could not be released ({error}); it starts by itself after its grace time")
+        context.say(f"job {guest.job_id} could not be released ({error}); it starts by itself after its grace time")
         return False
-    desk.say(f"job {guest.job_id} was released: {reason}")
+    context.say(f"job {guest.job_id} was released: {reason}")
     return True

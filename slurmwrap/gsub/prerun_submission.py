@@ -114,10 +114,10 @@ def find_largest_node(prepared: PreparedJob) -> Node | None:
     return max((n for n in prepared.snapshot.nodes if n.usable), key=lambda n: n.gpus, default=None)
 
 
-def make_trial(prepared: PreparedJob, job_id: int | None, release_at: str, *, desk: SubmitContext) -> TrialJob:
+def make_trial(prepared: PreparedJob, job_id: int | None, release_at: str, *, context: SubmitContext) -> TrialJob:
     """Writes the trial's files and makes the call that submits it. OSError when they cannot be written."""
-    request, settings = prepared.request, desk.config.prerun
-    directory = Path(desk.memory.trial_dir())
+    request, settings = prepared.request, context.config.prerun
+    directory = Path(context.memory.trial_dir())
     times = compute_trial_times(prepared, settings)
     node = find_largest_node(prepared)
     gpus = count_trial_gpus(request, node)
@@ -133,7 +133,7 @@ def make_trial(prepared: PreparedJob, job_id: int | None, release_at: str, *, de
         time_limit_s=times.trial_s,
         environment=list_missing_variables(request, gpus),
         real_job=None if job_id is None else str(job_id),
-        cluster=desk.cluster,
+        cluster=context.cluster,
         mode=prepared.prerun,
         fingerprint=prepared.fingerprint,
         profile_key=prepared.profile_key,
@@ -157,8 +157,8 @@ def make_trial(prepared: PreparedJob, job_id: int | None, release_at: str, *, de
     (directory / "script").chmod(0o700)
     _write_json(directory / "spec.json", spec_to_json(spec))
     grace_s = settings.grace_s + math.ceil(prepared.profile_s)
-    given = list_expected_start_times(request.value("begin"), grace_s, desk.clock.now())
-    meant = asdict(make_job_identity(request, desk.clock.now()))
+    given = list_expected_start_times(request.value("begin"), grace_s, context.clock.now())
+    meant = asdict(make_job_identity(request, context.clock.now()))
     plain = {
         "request": to_json_dict(request),
         "plan": to_json_dict(prepared.plan),
@@ -167,7 +167,7 @@ def make_trial(prepared: PreparedJob, job_id: int | None, release_at: str, *, de
         "job": meant,
         "grace_s": grace_s,
     }
-    dependency = "" if job_id is None else _copy_dependency(request, desk)
+    dependency = "" if job_id is None else _copy_dependency(request, context)
     _write_json(directory / "waiting.json", plain)
     options = make_trial_options(
         request,
@@ -180,11 +180,11 @@ def make_trial(prepared: PreparedJob, job_id: int | None, release_at: str, *, de
         tasks=tasks,
         dependency=dependency,
         leave_out=("reservation",)
-        if is_reserved_later(request, desk.clock.now(), prepared.snapshot.reservation_begins)
+        if is_reserved_later(request, context.clock.now(), prepared.snapshot.reservation_begins)
         else (),
     )
     environ = {
-        **make_trial_environ(desk.environ),
+        **make_trial_environ(context.environ),
         "SLURMWRAP_PYTHON": sys.executable,
         "SLURMWRAP_TRIAL_DIR": str(directory),
         "SLURMWRAP_REAL_JOB": spec.real_job or "",
@@ -198,19 +198,19 @@ def make_trial(prepared: PreparedJob, job_id: int | None, release_at: str, *, de
     return TrialJob(call=call, directory=str(directory))
 
 
-def _copy_dependency(request: JobRequest, desk: SubmitContext) -> str:
+def _copy_dependency(request: JobRequest, context: SubmitContext) -> str:
     """What the pre-run waits for: what its job waits for, so that it finds what that will find."""
     value = request.value("dependency") or ""
     if not value or not can_share_dependency(value):
         return ""
     array = parse_indices(request.value("array") or "")
     jobs = list_corresponding_jobs(value) if array else ()
-    arrays = [job for job in jobs if (record := desk.slurm.job(job)) and record.array_job_id is not None]
+    arrays = [job for job in jobs if (record := context.slurm.job(job)) and record.array_job_id is not None]
     return make_prerun_dependency(value, array.first if array else None, arrays)
 
 
 def run_prerun_first(
-    prepared: PreparedJob, desk: SubmitContext, voice: Console, live: Console | None = None
+    prepared: PreparedJob, context: SubmitContext, console: Console, live: Console | None = None
 ) -> Verdict:
     """--prerun=wait and only: the request is validated, then the pre-run goes alone and is followed live, on `live`.
 
@@ -226,7 +226,7 @@ def run_prerun_first(
     alone = prepared.prerun == "only"
     # A refused plan is no reason to refuse the job.
     as_asked = render(prepared.request, (), added=prepared.added)
-    tested = desk.slurm.sbatch(make_sbatch_call(prepared.request, as_asked, desk, ("--test-only",)))
+    tested = context.slurm.sbatch(make_sbatch_call(prepared.request, as_asked, context, ("--test-only",)))
     if tested.exit_code != 0:
         if not alone:
             raise SlurmError(_format_sbatch_errors(tested), exit_code=tested.exit_code)
@@ -237,12 +237,12 @@ def run_prerun_first(
             make_static_verdict((refused, *prepared.warnings), reason, 0.0) if never else make_unproven_verdict(reason)
         )
     try:
-        job = make_trial(prepared, None, "now", desk=desk)
+        job = make_trial(prepared, None, "now", context=context)
     except OSError as error:
         raise StoreError(
             f"no pre-run: its files cannot be written: {error}", hint="make room there, or go without: --prerun=off"
         ) from error
-    result = desk.slurm.sbatch(job.call)
+    result = context.slurm.sbatch(job.call)
     if result.job_id is None:
         # Else it would be listed as a pre-run that got lost.
         shutil.rmtree(job.directory, ignore_errors=True)
@@ -253,15 +253,15 @@ def run_prerun_first(
         )
     try:
         prerun_registry.mark_submitted(job.directory, result.job_id)
-        live = live or voice
+        live = live or console
         live.say(f"pre-run on {format_gpu_count(prepared)} is job {result.job_id}")
         if live.tty:
             live.say("Ctrl-C stops watching, not the pre-run")
-        return follow(Path(job.directory), result.job_id, desk, live)
+        return follow(Path(job.directory), result.job_id, context, live)
     except KeyboardInterrupt:
-        voice.say(f"the pre-run, job {result.job_id}, goes on, and nothing else was submitted")
-        voice.say(f"Follow it: slurmwrap prerun show {result.job_id} --follow")
-        voice.say(f"Cancel it: scancel {result.job_id}")
+        console.say(f"the pre-run, job {result.job_id}, goes on, and nothing else was submitted")
+        console.say(f"Follow it: slurmwrap prerun show {result.job_id} --follow")
+        console.say(f"Cancel it: scancel {result.job_id}")
         raise
 
 

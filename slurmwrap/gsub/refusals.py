@@ -34,25 +34,25 @@ _MAY_JOIN = frozenset(("CLOUD", "DYNAMIC_NORM", "DYNAMIC_FUTURE", "FUTURE"))  # 
 _SHOWN = 2  # different errors
 
 
-def find_blocked_inputs(inputs: Sequence[str], desk: SubmitContext) -> list[RefusedError]:
+def find_blocked_inputs(inputs: Sequence[str], context: SubmitContext) -> list[RefusedError]:
     """One refusal per input whose content is blocked for this user or for everybody."""
-    blocked = _list_blocks_in_force(desk)
+    blocked = _list_blocks_in_force(context)
     if not blocked:
         return []
-    found = [(path, blocked.get(desk.trials.digest(path) or "")) for path in inputs]
-    return [_make_block_refusal(path, block, desk) for path, block in found if block is not None]
+    found = [(path, blocked.get(context.trials.digest(path) or "")) for path in inputs]
+    return [_make_block_refusal(path, block, context) for path, block in found if block is not None]
 
 
 def find_repeated_failures(
-    request: JobRequest, inputs: Sequence[str], desk: SubmitContext, mark: str
+    request: JobRequest, inputs: Sequence[str], context: SubmitContext, mark: str
 ) -> list[RefusedError]:
     """A refusal when the very same failed twice, and nothing changed since that could have fixed it.
 
     `mark`: its fingerprint: the same script, code, arguments, options and environment.
     """
-    failures = desk.memory.failures(sha256_hex(request.script.content), mark)
+    failures = context.memory.failures(sha256_hex(request.script.content), mark)
     if len(failures) >= _TIMES:
-        failures = select_unfixed_failures(failures, _build_surroundings(request, inputs, desk))
+        failures = select_unfixed_failures(failures, _build_surroundings(request, inputs, context))
     if len(failures) < _TIMES:
         return []
     return [
@@ -84,16 +84,16 @@ def find_impossible_request(request: JobRequest, snapshot: Snapshot) -> list[Ref
     ]
 
 
-def _build_surroundings(request: JobRequest, inputs: Sequence[str], desk: SubmitContext) -> Surroundings:
+def _build_surroundings(request: JobRequest, inputs: Sequence[str], context: SubmitContext) -> Surroundings:
 
     return Surroundings(
         script=request.script.content.decode("utf-8", "replace"),
         chdir=request.chdir,
-        environ=desk.environ,
+        environ=context.environ,
         inputs=inputs,
-        code=tuple(desk.trials.entry_files(request)),
-        changed_at=desk.trials.changed_at,
-        files_in=desk.trials.files_in,
+        code=tuple(context.trials.entry_files(request)),
+        changed_at=context.trials.changed_at,
+        files_in=context.trials.files_in,
     )
 
 
@@ -112,33 +112,33 @@ def _format_errors(failures: Sequence[PastFailure]) -> str:
     return "; before that: ".join(told[:_SHOWN])
 
 
-def _list_blocks_in_force(desk: SubmitContext) -> dict[str, BlockedInput]:
+def _list_blocks_in_force(context: SubmitContext) -> dict[str, BlockedInput]:
     """By digest; the user's own claim, which knows the line, before what everybody sees."""
     # One user's log binds them alone.
-    everyone = [b for b in desk.published.blocked if b.uid in (_EVERYBODY, desk.uid)]
-    known = [*everyone, *desk.memory.blocked_inputs()]
-    return {b.digest: b for b in sorted(known, key=lambda b: (b.uid == desk.uid, bool(b.path)))}
+    everyone = [b for b in context.published.blocked if b.uid in (_EVERYBODY, context.uid)]
+    known = [*everyone, *context.memory.blocked_inputs()]
+    return {b.digest: b for b in sorted(known, key=lambda b: (b.uid == context.uid, bool(b.path)))}
 
 
-def _make_block_refusal(path: str, block: BlockedInput, desk: SubmitContext) -> RefusedError:
-    job = f"slurmwrap why {block.job_id} shows the line; " if block.uid == desk.uid and block.job_id else ""
+def _make_block_refusal(path: str, blocked: BlockedInput, context: SubmitContext) -> RefusedError:
+    job = f"slurmwrap why {blocked.job_id} shows the line; " if blocked.uid == context.uid and blocked.job_id else ""
     return RefusedError(
-        f"input {path} is blocked: {_format_block_evidence(block, desk)}",
+        f"input {path} is blocked: {_format_block_evidence(blocked, context)}",
         hint=f"{job}fix or replace the file (a changed file is no longer blocked), or submit anyway with --force",
     )
 
 
-def _format_block_evidence(block: BlockedInput, desk: SubmitContext) -> str:
+def _format_block_evidence(blocked: BlockedInput, context: SubmitContext) -> str:
     """What is known of it, by whose job, and since when."""
-    when = strftime("%Y-%m-%d %H:%M", localtime(block.at))
-    if block.uid != _EVERYBODY:
-        who = f"your job {block.job_id} failed of it on {when}" if block.job_id else f"by yourself on {when}"
-    elif block.job_id:
-        who = f"for all users, since job {block.job_id} on {when}"
+    when = strftime("%Y-%m-%d %H:%M", localtime(blocked.at))
+    if blocked.uid != _EVERYBODY:
+        who = f"your job {blocked.job_id} failed of it on {when}" if blocked.job_id else f"by yourself on {when}"
+    elif blocked.job_id:
+        who = f"for all users, since job {blocked.job_id} on {when}"
     else:
         who = f"for all users, by an administrator on {when}"
-    generic = not block.reason or block.reason == f"it made job {block.job_id} fail"
-    return who if generic else f"{block.reason} ({who})"
+    generic = not blocked.reason or blocked.reason == f"it made job {blocked.job_id} fail"
+    return who if generic else f"{blocked.reason} ({who})"
 
 
 # Whether what an earlier failure blamed is still as it was: only then does the same script fail the same way again.

@@ -12,7 +12,7 @@ from slurmwrap.fast_dataclasses import asdict, replace
 from slurmwrap.gsub.planning_inputs import keep
 from slurmwrap.gsub.submit_context import MakeTrial, PreparedJob, SubmitContext, SubmitResult, get_last_line
 from slurmwrap.model.placement_plan import PLACING, PlacementPlan
-from slurmwrap.profiling.profile_key import derive_variant
+from slurmwrap.profiling.job_key import derive_variant
 from slurmwrap.protocols import SbatchCall, SbatchResult
 from slurmwrap.sbatch.command_line import add_plugin_names, remove_quiet
 from slurmwrap.sbatch.job_request import BatchScript, JobRequest, OptionChange
@@ -33,28 +33,28 @@ _NAMES = ("SLURMWRAP_STEP_DIR", "SLURMWRAP_STEP_NAMED")
 _REASON = "--count-steps: the step counter is found by these variables"
 
 
-def enable_step_counting(prepared: PreparedJob, desk: SubmitContext) -> PreparedJob:
+def enable_step_counting(prepared: PreparedJob, context: SubmitContext) -> PreparedJob:
     """`prepared` with what its job needs to count its steps, where it was asked to and can."""
     request = prepared.request
     if not request.own.count_steps:
         return prepared
     why = find_hindrance(request)
     if why:
-        desk.say(f"its steps are not counted: {why}")
+        context.say(f"its steps are not counted: {why}")
         return prepared
     try:
-        directory, counter = desk.memory.step_dir(), desk.memory.keep_counter()
+        directory, counter = context.memory.step_dir(), context.memory.keep_counter()
     except OSError as error:
-        desk.say(f"its steps are not counted: {error}")
+        context.say(f"its steps are not counted: {error}")
         return prepared
     environ = {
         "SLURMWRAP_STEP_DIR": directory,
         "SLURMWRAP_STEP_NAMED": "1",
-        "PYTHONPATH": prepend_to_pythonpath(counter, desk.environ.get("PYTHONPATH", "")),
+        "PYTHONPATH": prepend_to_pythonpath(counter, context.environ.get("PYTHONPATH", "")),
     }
     exported = export_with(request.value("export"), counter)
     if exported is not None:
-        desk.say("its --export gets the step counter's variables: --count-steps")
+        context.say("its --export gets the step counter's variables: --count-steps")
     wishes = () if exported is None else (OptionChange(option="export", value=exported, reason=_REASON),)
     return replace(prepared, job_environ=environ, step_dir=directory, added=(*prepared.added, *wishes))
 
@@ -111,7 +111,7 @@ _LOUD = ("sbatch: error", "sbatch: fatal")
 
 def send(
     prepared: PreparedJob,
-    desk: SubmitContext,
+    context: SubmitContext,
     make_trial: MakeTrial,
     show: Callable[[SbatchResult], None] | None = None,
     meanwhile: Callable[[], None] | None = None,
@@ -121,9 +121,9 @@ def send(
     `show`: with --wait sbatch's words go there and the job is remembered as soon as Slurm has it; what is returned is
     then the rest, when the job has ended. `meanwhile`: what may be done while sbatch is at work, twice at most.
     """
-    now = desk.clock.now()
-    prepared = enable_step_counting(prepared, desk)
-    begin, release_at = _make_gate(prepared, desk.config, now)
+    now = context.clock.now()
+    prepared = enable_step_counting(prepared, context)
+    begin, release_at = _make_gate(prepared, context.config, now)
     gate = () if begin is None else (begin,)
     early: list[SubmitResult] = []
 
@@ -131,10 +131,10 @@ def send(
         early.append(SubmitResult(result=_select_shown_result(prepared, result), batch=batch))
         if show is not None:
             show(early[0].result)
-        _remember(prepared, early[0], desk, now)
+        _remember(prepared, early[0], context, now)
 
     waits = show is not None and prepared.request.setting("wait") is not None
-    batch, result = _call_sbatch(prepared, (*prepared.added, *gate), desk, accepted if waits else None, meanwhile)
+    batch, result = _call_sbatch(prepared, (*prepared.added, *gate), context, accepted if waits else None, meanwhile)
     sent = SubmitResult(result=_select_shown_result(prepared, result), batch=batch)
     if result.job_id is None or early:
         return sent
@@ -142,15 +142,17 @@ def send(
         # Only where one is due: most calls start none.
         from slurmwrap.gsub.start_prerun import start_trial
 
-        sent = start_trial(prepared, sent, result.job_id, release_at, desk, make_trial)
-    _remember(prepared, sent, desk, now)
+        sent = start_trial(prepared, sent, result.job_id, release_at, context, make_trial)
+    _remember(prepared, sent, context, now)
     return sent
 
 
-def _remember(prepared: PreparedJob, sent: SubmitResult, desk: SubmitContext, now: float) -> None:
+def _remember(prepared: PreparedJob, sent: SubmitResult, context: SubmitContext, now: float) -> None:
     if sent.result.job_id is not None:
         job_id = sent.result.job_id
-        keep(lambda: desk.memory.remember_submission(_build_submission(prepared, sent, job_id, desk, now)), desk)
+        keep(
+            lambda: context.memory.remember_submission(_build_submission(prepared, sent, job_id, context, now)), context
+        )
 
 
 def _select_shown_result(prepared: PreparedJob, result: SbatchResult) -> SbatchResult:
@@ -172,7 +174,7 @@ def _remove_notices(result: SbatchResult) -> SbatchResult:
 def _call_sbatch(
     prepared: PreparedJob,
     added: tuple[OptionChange, ...],
-    desk: SubmitContext,
+    context: SubmitContext,
     accepted: _Accepted | None,
     meanwhile: Callable[[], None] | None,
 ) -> tuple[BatchScript, SbatchResult]:
@@ -185,9 +187,9 @@ def _call_sbatch(
     batch = render(request, lines, added=added)
 
     def called(one: BatchScript) -> SbatchResult:
-        call = replace(make_sbatch_call(request, one, desk, environ=prepared.job_environ), meanwhile=meanwhile)
+        call = replace(make_sbatch_call(request, one, context, environ=prepared.job_environ), meanwhile=meanwhile)
         timing.reached("render")
-        result = desk.slurm.sbatch(call if accepted is None else replace(call, accepted=partial(accepted, one)))
+        result = context.slurm.sbatch(call if accepted is None else replace(call, accepted=partial(accepted, one)))
         timing.reached("sbatch")
         return result
 
@@ -198,14 +200,14 @@ def _call_sbatch(
     as_asked = render(request, (), added=added)
     second = called(as_asked)
     if second.job_id is not None:
-        desk.say(f"Slurm refused the tuned request, so the job goes as you asked: {get_last_line(result.stderr)}")
+        context.say(f"Slurm refused the tuned request, so the job goes as you asked: {get_last_line(result.stderr)}")
     return as_asked, second
 
 
 def make_sbatch_call(
     request: JobRequest,
     batch: BatchScript,
-    desk: SubmitContext,
+    context: SubmitContext,
     extra: tuple[str, ...] = (),
     environ: Mapping[str, str] | None = None,
 ) -> SbatchCall:
@@ -223,7 +225,7 @@ def make_sbatch_call(
         script_path=path,
         args=() if wrapped else batch.args,
         stdin=script.content if path is None and not wrapped else None,
-        environ={**desk.environ, **(environ or {})},
+        environ={**context.environ, **(environ or {})},
         # --wait lasts as long as the job
         timeout_s=math.inf if request.setting("wait") else None,
     )
@@ -243,16 +245,16 @@ def _make_gate(prepared: PreparedJob, config: Config, now: float) -> tuple[Optio
 
 
 def _build_submission(
-    prepared: PreparedJob, sent: SubmitResult, job_id: int, desk: SubmitContext, now: float
+    prepared: PreparedJob, sent: SubmitResult, job_id: int, context: SubmitContext, now: float
 ) -> Submission:
     from slurmwrap.model.submission import Submission
 
     request, trial = prepared.request, sent.trial
     return Submission(
-        cluster=desk.cluster,
+        cluster=context.cluster,
         job_id=job_id,
-        uid=desk.uid,
-        user=desk.user,
+        uid=context.uid,
+        user=context.user,
         at=now,
         name=request.job_name,
         script_path=request.script.path or "",
@@ -276,8 +278,8 @@ def _build_submission(
         shape=request.shape,
         own={option: value for option in PLACING if (value := request.value(option)) is not None},
         # in a reservation it does not compete for what the reconciler divides
-        tune=request.own.tune and desk.config.tuning.enabled and request.setting("reservation") is None,
-        place=request.own.place and desk.config.placement.enabled,
+        tune=request.own.tune and context.config.tuning.enabled and request.setting("reservation") is None,
+        place=request.own.place and context.config.placement.enabled,
         holdout_group=prepared.holdout_group,
         held_out=prepared.held_out,
     )

@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 
 
 def start_trial(
-    prepared: PreparedJob, sent: SubmitResult, job_id: int, release_at: str, desk: SubmitContext, make_trial: MakeTrial
+    prepared: PreparedJob,
+    sent: SubmitResult,
+    job_id: int,
+    release_at: str,
+    context: SubmitContext,
+    make_trial: MakeTrial,
 ) -> SubmitResult:
     """Attaches to a pre-run in flight, or submits one. If that fails in any way the real job is released at once: it
     runs
@@ -29,10 +34,10 @@ def start_trial(
         job = make_trial(prepared, job_id, release_at)
         directory = job.directory
         guest = WaitingJob(job_id=job_id, release_at=release_at, trial_dir=directory)
-        if host := attach_or_claim(prepared, guest, desk):
-            _hold_until_verdict(prepared, guest, host.directory, desk)
+        if host := attach_or_claim(prepared, guest, context):
+            _hold_until_verdict(prepared, guest, host.directory, context)
             return replace(sent, trial_dir=directory, attached_to=host.job_id or 0)
-        result = desk.slurm.sbatch(job.call)
+        result = context.slurm.sbatch(job.call)
         why_not = "" if result.job_id is not None else get_last_line(result.stderr)
     except (OSError, SlurmwrapError, KeyboardInterrupt) as error:
         why_not = str(error) or "interrupted"
@@ -40,34 +45,34 @@ def start_trial(
         # A fault of slurmwrap's must not cost the word on a job that Slurm has.
         why_not = f"{type(error).__name__}: {error}"
     if why_not or result.job_id is None:
-        desk.say(f"no pre-run: {why_not}; job {job_id} starts without")
-        withdraw_prerun(prepared, directory, desk)
-        _release_job(job_id, release_at, desk)
+        context.say(f"no pre-run: {why_not}; job {job_id} starts without")
+        withdraw_prerun(prepared, directory, context)
+        _release_job(job_id, release_at, context)
         return sent
     with suppress(OSError):
         mark_submitted(directory, result.job_id)
-    _hold_until_verdict(prepared, guest, Path(directory), desk)
+    _hold_until_verdict(prepared, guest, Path(directory), context)
     return replace(sent, trial=result, trial_dir=directory)
 
 
-def _hold_until_verdict(prepared: PreparedJob, guest: WaitingJob, directory: Path, desk: SubmitContext) -> None:
+def _hold_until_verdict(prepared: PreparedJob, guest: WaitingJob, directory: Path, context: SubmitContext) -> None:
     """A gate has no bound, but not before there is a pre-run: else who kills us in between would leave a job that
     waits for ever. A pre-run that was quicker than this has its word kept."""
     if prepared.prerun != "gate":
         return
-    begin, _ = select_later_begin(prepared.request.value("begin"), UNBOUNDED_S, desk.clock.now())
+    begin, _ = select_later_begin(prepared.request.value("begin"), UNBOUNDED_S, context.clock.now())
     address = str(guest.job_id)
     try:
-        desk.slurm.apply(start_action(address, begin, "waits for its verdict without bound"))
+        context.slurm.apply(start_action(address, begin, "waits for its verdict without bound"))
         if (directory / VERDICT).exists():
-            desk.slurm.apply(start_action(address, guest.release_at, "its pre-run is done"))
+            context.slurm.apply(start_action(address, guest.release_at, "its pre-run is done"))
     except SlurmError as error:
-        desk.say(f"job {address} does not wait for its verdict without bound ({error})")
+        context.say(f"job {address} does not wait for its verdict without bound ({error})")
 
 
-def _release_job(job_id: int, release_at: str, desk: SubmitContext) -> None:
+def _release_job(job_id: int, release_at: str, context: SubmitContext) -> None:
     action = start_action(str(job_id), release_at, "the pre-run could not be submitted")
     try:
-        desk.slurm.apply(action)
+        context.slurm.apply(action)
     except SlurmError as error:
-        desk.say(f"job {job_id} could not be released now ({error}); it starts by itself after the grace time")
+        context.say(f"job {job_id} could not be released now ({error}); it starts by itself after the grace time")

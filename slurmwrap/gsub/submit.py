@@ -48,15 +48,15 @@ _NEWS = 3  # cancelled jobs that one call reports
 WATCHED_S = 60.0  # younger pre-runs are not asked after: most come to their end
 
 
-def open_desk(
-    config: Config, environ: Mapping[str, str], voice: Console, slurm: SlurmCommands | None = None
+def open_submit_context(
+    config: Config, environ: Mapping[str, str], console: Console, slurm: SlurmCommands | None = None
 ) -> SubmitContext:
     """The edges of one gsub call or one pre-run job. `slurm`: where it is asked already."""
-    slurm = slurm or make_slurm_commands(config, environ, voice)
+    slurm = slurm or make_slurm_commands(config, environ, console)
     uid = os.getuid()
     memory = UserStateStore(UserState(find_state_dir(environ)), uid, config)
     if os.path.exists(memory.mark):
-        _ingest_user_spool(config, slurm, memory, voice)
+        _ingest_user_spool(config, slurm, memory, console)
     return SubmitContext(
         slurm=slurm,
         clock=SystemClock(),
@@ -67,20 +67,20 @@ def open_desk(
         user=_get_user_name(uid),
         environ=environ,
         published=_read_published(config, memory.state, uid),
-        say=voice.say,
+        say=console.say,
         flights=PrerunRegistry(find_state_dir(environ)),
         quotas=slurm.quotas,
     )
 
 
-def refresh(desk: SubmitContext, voice: Console) -> None:
+def refresh(context: SubmitContext, console: Console) -> None:
     """Takes in what a pre-run has just left."""
-    memory, slurm = desk.memory, desk.slurm
+    memory, slurm = context.memory, context.slurm
     if isinstance(memory, UserStateStore) and isinstance(slurm, SlurmCommands) and os.path.exists(memory.mark):
-        _ingest_user_spool(desk.config, slurm, memory, voice)
+        _ingest_user_spool(context.config, slurm, memory, console)
 
 
-def _ingest_user_spool(config: Config, slurm: SlurmCommands, memory: UserStateStore, voice: Console) -> None:
+def _ingest_user_spool(config: Config, slurm: SlurmCommands, memory: UserStateStore, console: Console) -> None:
     """A failure costs what the last pre-runs found, not the submission; the next call tries again."""
     from slurmwrap.gsub.ingest_user_spool import ingest_user_spool
 
@@ -89,34 +89,34 @@ def _ingest_user_spool(config: Config, slurm: SlurmCommands, memory: UserStateSt
         with suppress(FileNotFoundError):
             # Before reading: a pre-run that ends meanwhile leaves it anew.
             os.unlink(memory.mark)
-        done = ingest_user_spool(config, slurm, voice, memory.state.directory)
+        done = ingest_user_spool(config, slurm, console, memory.state.directory)
     except (SlurmwrapError, OSError) as error:
-        voice.fault(error)
+        console.fault(error)
     if not done:
         with suppress(OSError):
             touch(memory.mark)
 
 
-def prepare_and_warn(request: JobRequest, desk: SubmitContext, voice: Console) -> PreparedJob:
+def prepare_and_warn(request: JobRequest, context: SubmitContext, console: Console) -> PreparedJob:
     """Prepare the submission; print what happened since the last call, then the warnings of the checks."""
-    _report_news(request, desk, voice)
-    prepared = prepare(request, desk)
+    _report_news(request, context, console)
+    prepared = prepare(request, context)
     for warning in prepared.warnings:
-        voice.say(f"warning: {describe(warning)}")
+        console.say(f"warning: {describe(warning)}")
     if prepared.prerun != "off":
         from slurmwrap.gsub.prerun_submission import describe_many_steps, find_largest_node
         from slurmwrap.prerun.trial.trial_spec import count_trial_gpus
 
-        if request.own.prerun_steps and (told := describe_many_steps(prepared, desk.config.prerun)):
-            voice.say(told)
+        if request.own.prerun_steps and (told := describe_many_steps(prepared, context.config.prerun)):
+            console.say(told)
         # A --prerun-gpus that no node has is said before anything is submitted.
         count_trial_gpus(request, find_largest_node(prepared))
     return prepared
 
 
-def _report_news(request: JobRequest, desk: SubmitContext, voice: Console) -> None:
+def _report_news(request: JobRequest, context: SubmitContext, console: Console) -> None:
     """Jobs that their pre-run cancelled since the last call: once, where a person reads it."""
-    memory = desk.memory
+    memory = context.memory
     if not isinstance(memory, UserStateStore) or not os.path.exists(memory.news) or _is_terse(request):
         return
     from slurmwrap.store.job_notices import take_news
@@ -124,13 +124,13 @@ def _report_news(request: JobRequest, desk: SubmitContext, voice: Console) -> No
     told, in_all = take_news(memory.state.place, _NEWS)
     for one in told:
         name = f" ({one.name})" if one.name else ""
-        voice.say(f"since your last call: job {one.job_id}{name} was cancelled by its pre-run: {one.reason}")
+        console.say(f"since your last call: job {one.job_id}{name} was cancelled by its pre-run: {one.reason}")
     if len(told) == 1:
-        voice.say(f"more: slurmwrap why {told[0].job_id}")
+        console.say(f"more: slurmwrap why {told[0].job_id}")
     elif in_all > len(told):
-        voice.say(f"and {in_all - len(told)} more: slurmwrap history --prerun")
+        console.say(f"and {in_all - len(told)} more: slurmwrap history --prerun")
     elif told:
-        voice.say("more: slurmwrap why JOBID")
+        console.say("more: slurmwrap why JOBID")
 
 
 # What each is, for who reads its name for the first time (docs/prerun.md).
@@ -144,28 +144,30 @@ _MODES = {
 }
 
 
-def run(prepared: PreparedJob, desk: SubmitContext, voice: Console) -> int:
+def run(prepared: PreparedJob, context: SubmitContext, console: Console) -> int:
     """Everything after the preparation; returns the exit code."""
     own = prepared.request.own
     if own.explain:
-        voice.block(_format_explanation(prepared, voice))
+        console.block(_format_explanation(prepared, console))
         if not own.dry_run:  # which says it below
-            voice.say(f"its pre-run: {prepared.prerun}{_MODES[prepared.prerun]} ({prepared.prerun_reason})")
+            console.say(f"its pre-run: {prepared.prerun}{_MODES[prepared.prerun]} ({prepared.prerun_reason})")
     if own.dry_run:
         from slurmwrap.sbatch.explain import make_equivalent_script
 
         sys.stdout.buffer.write(make_equivalent_script(prepared.request, prepared.batch))
-        voice.say("nothing submitted")
-        voice.say(f"its pre-run would be: {prepared.prerun}{_MODES[prepared.prerun]} ({prepared.prerun_reason})")
+        console.say("nothing submitted")
+        console.say(f"its pre-run would be: {prepared.prerun}{_MODES[prepared.prerun]} ({prepared.prerun_reason})")
         if prepared.delay and prepared.prerun != "off":
-            voice.say(f"{prepared.delay}: no pre-run cancels it for a file that is missing now")
+            console.say(f"{prepared.delay}: no pre-run cancels it for a file that is missing now")
         if _has_job_dependency(prepared):
-            voice.say("its pre-run waits for the same jobs")
+            console.say("its pre-run waits for the same jobs")
         return 0
     if prepared.prerun in ("wait", "only"):
         from slurmwrap.gsub.prerun_submission import run_prerun_first
 
-        verdict = run_prerun_first(prepared, desk, voice, voice.hushed() if _is_terse(prepared.request) else voice)
+        verdict = run_prerun_first(
+            prepared, context, console, console.hushed() if _is_terse(prepared.request) else console
+        )
         if prepared.prerun == "only":
             from slurmwrap.gsub.verdict_output import print_alone
 
@@ -175,81 +177,85 @@ def run(prepared: PreparedJob, desk: SubmitContext, voice: Console) -> int:
             # Else it was just said.
             why = f": {verdict.reason}" if _is_terse(prepared.request) else ""
             raise PrerunFailed(f"nothing was submitted, since the pre-run failed{why}")
-        refresh(desk, voice)
+        refresh(context, console)
         # Again, on what was measured.
-        prepared = prepare(prepared.request, desk)
+        prepared = prepare(prepared.request, context)
         if own.explain:
-            voice.say("planned again on what the pre-run measured:")
-            voice.block(_format_explanation(prepared, voice))
-    code = _send(replace(prepared, prerun="off") if prepared.prerun == "wait" else prepared, desk, voice)
+            console.say("planned again on what the pre-run measured:")
+            console.block(_format_explanation(prepared, console))
+    code = _send(replace(prepared, prerun="off") if prepared.prerun == "wait" else prepared, context, console)
     timing.reached("remember")
-    watch_over(desk)
+    release_orphans(context)
     timing.reached("look after pre-runs")
     return code
 
 
-def _format_explanation(prepared: PreparedJob, voice: Console) -> str:
+def _format_explanation(prepared: PreparedJob, console: Console) -> str:
     from slurmwrap.sbatch.explain import explain
 
     remarks = (*prepared.plan.remarks, *prepared.snapshot.topology.remarks)
-    return explain(prepared.request, prepared.batch, colour=voice.colour, remarks=remarks)
+    return explain(prepared.request, prepared.batch, colour=console.colour, remarks=remarks)
 
 
-def watch_over(desk: SubmitContext, older_than_s: float = WATCHED_S) -> None:
+def release_orphans(context: SubmitContext, older_than_s: float = WATCHED_S) -> None:
     """Lets go the jobs whose pre-run is gone without a word. Costs nothing where every pre-run came to its end."""
-    if desk.flights is not None and desk.flights.trials():
+    if context.flights is not None and context.flights.trials():
         from slurmwrap.gsub.prerun_sharing import release_all_orphans
 
         # The next call, a reconcile or the grace does it.
         with suppress(Exception):
-            release_all_orphans(desk.flights, desk, older_than_s=older_than_s)
+            release_all_orphans(context.flights, context, older_than_s=older_than_s)
 
 
-def clean_up_preruns(desk: SubmitContext) -> None:
+def clean_up_preruns(context: SubmitContext) -> None:
     """The same for pre-runs of any age, and what old ones left is removed; never one in flight."""
     from slurmwrap.gsub.prerun_sharing import OLD_S, list_live_trials
 
-    watch_over(desk, 0.0)
-    if desk.flights is not None:
+    release_orphans(context, 0.0)
+    if context.flights is not None:
         with suppress(OSError):
-            desk.flights.prune(OLD_S, keep=frozenset(str(path) for path in list_live_trials(desk)))
+            context.flights.prune(OLD_S, keep=frozenset(str(path) for path in list_live_trials(context)))
 
 
-def _send(prepared: PreparedJob, desk: SubmitContext, voice: Console) -> int:
+def _send(prepared: PreparedJob, context: SubmitContext, console: Console) -> int:
     def trial(of: PreparedJob, job_id: int | None, release_at: str) -> TrialJob:
         from slurmwrap.gsub.prerun_submission import make_trial
 
-        return make_trial(of, job_id, release_at, desk=desk)
+        return make_trial(of, job_id, release_at, context=context)
 
-    meanwhile = desk.memory.expect_submission if isinstance(desk.memory, UserStateStore) else None
+    meanwhile = context.memory.expect_submission if isinstance(context.memory, UserStateStore) else None
     as_json = prepared.request.own.json
-    sent = send(prepared, desk, trial, _show_errors if as_json else _show, meanwhile)
+    sent = send(prepared, context, trial, _show_errors if as_json else _show, meanwhile)
     result = sent.result
     if as_json:
         _show_errors(result)
-        process_env.write_stdout(format_submission_json(prepared, sent, desk.cluster) + "\n")
+        process_env.write_stdout(format_submission_json(prepared, sent, context.cluster) + "\n")
     else:
         _show(result)
     if result.timed_out:
-        voice.say(f"{_describe_lost_answer(result)}: it is not known whether the job was submitted")
-        voice.say("look with squeue --me before you try again")
+        console.say(f"{_describe_lost_answer(result)}: it is not known whether the job was submitted")
+        console.say("look with squeue --me before you try again")
         return result.exit_code or 1
     if result.job_id is None or _is_terse(prepared.request):
         return result.exit_code
     if prepared.held_out:
-        voice.say(f"job {result.job_id} has no pre-run, chosen at random: the site measures what pre-runs save")
+        console.say(f"job {result.job_id} has no pre-run, chosen at random: the site measures what pre-runs save")
     if sent.attached_to is not None:
         which = f"job {sent.attached_to}" if sent.attached_to else "just submitted"
-        voice.say(f"job {result.job_id} waits for the pre-run of an earlier one with the same script and code, {which}")
+        console.say(
+            f"job {result.job_id} waits for the pre-run of an earlier one with the same script and code, {which}"
+        )
     elif sent.trial is not None and sent.trial.job_id is not None:
         from slurmwrap.gsub.prerun_submission import format_gpu_count
 
-        voice.say(f"job {result.job_id} waits for its pre-run on {format_gpu_count(prepared)}, job {sent.trial.job_id}")
+        console.say(
+            f"job {result.job_id} waits for its pre-run on {format_gpu_count(prepared)}, job {sent.trial.job_id}"
+        )
         if _has_job_dependency(prepared):
-            voice.say("both wait for the jobs of --dependency first")
-        voice.say(f"watch it: slurmwrap watch {result.job_id}")
+            console.say("both wait for the jobs of --dependency first")
+        console.say(f"watch it: slurmwrap watch {result.job_id}")
     if prepared.prerun == "gate":
-        voice.say(f"should its pre-run never start: scontrol update JobId={result.job_id} StartTime=now")
+        console.say(f"should its pre-run never start: scontrol update JobId={result.job_id} StartTime=now")
     return result.exit_code
 
 

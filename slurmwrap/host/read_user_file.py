@@ -81,18 +81,18 @@ class UserLogs:
     def __init__(self, deadline_s: float = DEADLINE_S) -> None:
         self._deadline_s = deadline_s
 
-    def tails(self, record: JobRun) -> tuple[LogTail, ...]:
+    def tails(self, run: JobRun) -> tuple[LogTail, ...]:
         """The last 64 KiB of what this run wrote to each; empty when they cannot be read, or not in time."""
-        if not may_become(record.uid):  # type: ignore[no-untyped-call]
+        if not may_become(run.uid):  # type: ignore[no-untyped-call]
             return ()
         try:
-            user = pwd.getpwuid(record.uid)
+            user = pwd.getpwuid(run.uid)
         except KeyError:
             return ()
-        paths = tuple(dict.fromkeys(os.fsencode(path) for path in (record.std_out, record.std_err) if path))
-        begins = {name: list(begin) for name, begin in record.output_begins.items()}
+        paths = tuple(dict.fromkeys(os.fsencode(path) for path in (run.std_out, run.std_err) if path))
+        begins = {name: list(begin) for name, begin in run.output_begins.items()}
         deadline = time.monotonic() + self._deadline_s
-        answer = log_tails.read(paths, user.pw_name, record.uid, user.pw_gid, deadline, begins)
+        answer = log_tails.read(paths, user.pw_name, run.uid, user.pw_gid, deadline, begins)
         return tuple(LogTail(**log) for log in answer["logs"])
 
 
@@ -108,12 +108,12 @@ class StepFiles:
         self._clock = clock
         self._not_before: dict[int, float] = {}
 
-    def __call__(self, record: JobRun, directory: str) -> Mapping[str, Any]:
+    def __call__(self, run: JobRun, directory: str) -> Mapping[str, Any]:
         """The fact `steps` of this run (docs/records.md); {} when nothing was counted, or it cannot be read in time.
 
         `directory`: as the user's submission names it. Any caller that is neither root nor the user reads nothing.
         """
-        uid, ours = record.uid, os.geteuid()
+        uid, ours = run.uid, os.geteuid()
         if not directory.startswith("/") or (uid != ours and not user_files.may_become(uid)):  # type: ignore[no-untyped-call]
             return {}
         if self._clock() < self._not_before.get(uid, 0.0):
@@ -122,7 +122,7 @@ class StepFiles:
             user = pwd.getpwuid(uid)
         except KeyError:
             return {}
-        work, deadline = _make_step_reader(record, directory, user), self._clock() + DEADLINE_S
+        work, deadline = _make_step_reader(run, directory, user), self._clock() + DEADLINE_S
         answer = deadline_child.call(work, deadline, _LIMIT)  # type: ignore[no-untyped-call]
         if answer.late:
             self._not_before[uid] = self._clock() + LATE_S
@@ -132,15 +132,15 @@ class StepFiles:
         return told
 
 
-def _make_step_reader(record: JobRun, directory: str, user: pwd.struct_passwd) -> Callable[[Any], None]:
+def _make_step_reader(run: JobRun, directory: str, user: pwd.struct_passwd) -> Callable[[Any], None]:
     """What the child does; everything that it needs is loaded before it becomes the user."""
-    since = None if record.start_time is None else float(record.start_time)
-    place, job_id = os.fsencode(directory), record.attempt.job_id
+    since = None if run.start_time is None else float(run.start_time)
+    place, job_id = os.fsencode(directory), run.attempt.job_id
 
     def look(send: Any) -> None:
-        if record.uid != os.geteuid():
-            user_files.become(user.pw_name, record.uid, user.pw_gid, send.descriptor)  # type: ignore[no-untyped-call]
-        found = step_counts.counted(place, job_id, record.uid, since, record.restarts)  # type: ignore[no-untyped-call]
+        if run.uid != os.geteuid():
+            user_files.become(user.pw_name, run.uid, user.pw_gid, send.descriptor)  # type: ignore[no-untyped-call]
+        found = step_counts.counted(place, job_id, run.uid, since, run.restarts)  # type: ignore[no-untyped-call]
         send(json.dumps(found).encode("ascii"))
 
     return look

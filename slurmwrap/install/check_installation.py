@@ -191,15 +191,15 @@ TO_NODES = "Bring slurm.conf there, run `scontrol reconfigure`, then: slurmwrap 
 
 
 def look_at_nodes(
-    where: InstallContext, manifest: Manifest, names: Sequence[str], patience_s: float
+    context: InstallContext, manifest: Manifest, names: Sequence[str], patience_s: float
 ) -> tuple[NodeResult, ...]:
     """Asks each node whether the slurm.conf that its slurmd reads names the hooks; a copy of its own may not."""
     lines = select_node_lines(one.edit for one in manifest.edits)
-    if not names or not lines or not where.system.alive:
+    if not names or not lines or not context.system.alive:
         return ()
     shipment = NodePayload(files=(), python=str(manifest.settings["python"]), named=lines)
-    nodes = settled_nodes(where)
-    return send(names, nodes, shipment, where.slurm, SystemClock(), action="look", patience_s=patience_s)
+    nodes = settled_nodes(context)
+    return send(names, nodes, shipment, context.slurm, SystemClock(), action="look", patience_s=patience_s)
 
 
 def to_look_at(plan: InstallationPlan, manifest: Manifest, names: Sequence[str]) -> tuple[str, ...]:
@@ -208,13 +208,13 @@ def to_look_at(plan: InstallationPlan, manifest: Manifest, names: Sequence[str])
     return tuple(manifest.nodes) if edited else tuple(name for name in names if name in manifest.nodes)
 
 
-def nodes_held(where: InstallContext, asked: str, patience_s: float) -> tuple[InstallationCheck, ...]:
+def nodes_held(context: InstallContext, asked: str, patience_s: float) -> tuple[InstallationCheck, ...]:
     """For `hooks check --nodes`."""
-    manifest = where.manifest
-    if manifest is None or asked in ("", NONE) or not where.system.alive:
+    manifest = context.manifest
+    if manifest is None or asked in ("", NONE) or not context.system.alive:
         return ()
-    names = tuple(node.name for node in all_nodes(where)) if asked == ALL else hostlist.expand(asked)
-    looked = look_at_nodes(where, manifest, names, patience_s)
+    names = tuple(node.name for node in all_nodes(context)) if asked == ALL else hostlist.expand(asked)
+    looked = look_at_nodes(context, manifest, names, patience_s)
     found = [_node_held(reason, nodes) for reason, nodes in group_by_reason(looked)]
     seen = [one.node for one in looked if not one.reason]
     return (
@@ -230,13 +230,13 @@ def _node_held(reason: str, names: Sequence[str]) -> InstallationCheck:
     return InstallationCheck(what="nodes", state=WARN, text=f"not known of {text}")
 
 
-def tell_looked(looked: Collection[NodeResult], voice: Console) -> None:
+def print_node_checks(looked: Collection[NodeResult], console: Console) -> None:
     """One line per reason, with what is to be done."""
     seen = len([one for one in looked if not one.reason])
     if seen:
-        voice.say(f"{seen} nodes read the new lines")
+        console.say(f"{seen} nodes read the new lines")
     for reason, names in group_by_reason(looked):
         if reason in NOT_SEEN:
-            voice.say(f"no hook of ours runs on {hostlist.fold(names)}: {reason}. {TO_NODES}")
+            console.say(f"no hook of ours runs on {hostlist.fold(names)}: {reason}. {TO_NODES}")
         else:
-            voice.say(f"not known of {hostlist.fold(names)}: {reason}")
+            console.say(f"not known of {hostlist.fold(names)}: {reason}")

@@ -30,18 +30,18 @@ def make_lines_harmless(text: str) -> str:
     return "".join(part if _COLOUR.fullmatch(part) else harmless(part) for part in _COLOUR.split(text))
 
 
-def print_test_results(tried: Sequence[HookTestResult], voice: Console, restart: str) -> None:
+def print_test_results(tried: Sequence[HookTestResult], console: Console, restart: str) -> None:
     """One line per job and what is missing. `restart`: what is to be done before EpilogSlurmctld can be heard, or "".
 
     SlurmwrapError where a hook should have been heard and was not.
     """
     for one in tried:
         for line in _format_lines(one, restart):
-            voice.say(line)
+            console.say(line)
     if not tried:
-        voice.say("no test job: no node is usable now")
+        console.say("no test job: no node is usable now")
     if restart and any(one.only_controller for one in tried):
-        voice.say(f"still to do: {restart}")
+        console.say(f"still to do: {restart}")
     if not all(one.well or (restart and one.only_controller) for one in tried):
         raise SlurmwrapError(
             "the hooks are installed, and not all of them were heard",

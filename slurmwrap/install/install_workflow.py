@@ -47,57 +47,58 @@ class InstallContext:
     system: System
     manifest: Manifest | None
     slurm: SlurmCommands
-    voice: Console
+    console: Console
 
 
-def ground(
+def context(
     root: Path, manifest_file: Path, *, reconfigure: bool = True, systemd: bool = True, slurm_conf: Path | None = None
 ) -> InstallContext:
     """SlurmwrapError where the manifest cannot be read."""
-    voice = Console.of_terminal("slurmwrap")
+    console = Console.of_terminal("slurmwrap")
     tree = FileTree(root=root, trusted=frozenset({0, os.geteuid()}))
     manifest = read_manifest(tree, manifest_file)
     named = slurm_conf or (manifest.settings.get("slurm_conf") if manifest else None)
     if named and root == Path("/"):
         # Slurm's commands shall speak of the same cluster.
         os.environ["SLURM_CONF"] = str(named)
-    system = System(tree=tree, manifest_file=manifest_file, reconfigure=reconfigure, systemd=systemd, say=voice.say)
+    system = System(tree=tree, manifest_file=manifest_file, reconfigure=reconfigure, systemd=systemd, say=console.say)
     commands = SlurmCommands(dict(os.environ), timeout_s=30.0)
-    return InstallContext(system=system, manifest=manifest, slurm=commands, voice=voice)
+    return InstallContext(system=system, manifest=manifest, slurm=commands, console=console)
 
 
 def make(
-    where: InstallContext, asked: Mapping[str, Any], shared: str, slurm_conf: Path | None, release: str
+    context: InstallContext, asked: Mapping[str, Any], shared: str, slurm_conf: Path | None, release: str
 ) -> tuple[InstallContext, InstallationPlan]:
     """The plan, and the ground with SlurmUser trusted, whose directories the site's are."""
-    conf = _conf(where, slurm_conf)
-    before = where.manifest.settings if where.manifest else {}
+    conf = _conf(context, slurm_conf)
+    before = context.manifest.settings if context.manifest else {}
     edit = before.get("edit", True) if asked.get("edit") is None else bool(asked["edit"])
-    settings = read_conf(where.system.tree, conf, where.manifest, edit=edit)
-    told = read_system_settings(settings, where.system.tree, conf)
+    settings = read_conf(context.system.tree, conf, context.manifest, edit=edit)
+    told = read_system_settings(settings, context.system.tree, conf)
     defaults = {"config": str(find_site_file(os.environ)), "command": _command(), "munge": shutil.which("munge")}
-    asked = {**asked, "slurm_bin": _slurm_bin()} if where.system.alive else asked
-    wanted = resolve_install_target(asked, before, {**defaults, **told}, _config(where), shared)
+    asked = {**asked, "slurm_bin": _slurm_bin()} if context.system.alive else asked
+    wanted = resolve_install_target(asked, before, {**defaults, **told}, _config(context), shared)
     tree = replace(
-        where.system.tree, trusted=where.system.tree.trusted | {find_account(where.system.tree, wanted.slurm_user).uid}
+        context.system.tree,
+        trusted=context.system.tree.trusted | {find_account(context.system.tree, wanted.slurm_user).uid},
     )
-    where = replace(where, system=replace(where.system, tree=tree))
+    context = replace(context, system=replace(context.system, tree=tree))
     found = (tree.root / wanted.command.lstrip("/")).exists()
-    here, of = where.system.here, _release(release)
-    return where, make_plan(wanted, tree, where.manifest, of, command_found=found, here=here)
+    here, of = context.system.here, _release(release)
+    return context, make_plan(wanted, tree, context.manifest, of, command_found=found, here=here)
 
 
-def _conf(where: InstallContext, named: Path | None) -> Path:
+def _conf(context: InstallContext, named: Path | None) -> Path:
     if named is not None:
         return named
-    if where.manifest is not None:
-        return Path(str(where.manifest.settings["slurm_conf"]))
+    if context.manifest is not None:
+        return Path(str(context.manifest.settings["slurm_conf"]))
     places = [*([os.environ["SLURM_CONF"]] if os.environ.get("SLURM_CONF") else []), *CONF_PLACES]
     for place in places:
-        if where.system.tree.read(Path(place)) is not None:
+        if context.system.tree.read(Path(place)) is not None:
             return Path(place)
     try:
-        told = where.slurm.config().get("SLURM_CONF", "") if where.system.alive else ""
+        told = context.slurm.config().get("SLURM_CONF", "") if context.system.alive else ""
     except SlurmError:
         told = ""
     if not told:
@@ -105,9 +106,9 @@ def _conf(where: InstallContext, named: Path | None) -> Path:
     return Path(told)
 
 
-def _config(where: InstallContext) -> Config:
+def _config(context: InstallContext) -> Config:
     """The site's, of the running system; an image has none of slurmwrap's yet."""
-    if not where.system.alive:
+    if not context.system.alive:
         return Config()
     try:
         return load(os.environ)
@@ -134,14 +135,14 @@ def _release(named: str) -> tuple[int, int]:
 
 
 def steps_of(
-    plan: InstallationPlan, where: InstallContext, names: Sequence[str], *, by_hand: bool, test: bool
+    plan: InstallationPlan, context: InstallContext, names: Sequence[str], *, by_hand: bool, test: bool
 ) -> tuple[str, ...]:
     """What installation does, in its order."""
-    found = [f"{where.system.manifest_file}: what is done is written down first"]
+    found = [f"{context.system.manifest_file}: what is done is written down first"]
     found.append("directories and files on this machine")
     if names:
         found.append(f"the files marked * to {hostlist.fold(names)}, by one short job of root's on each")
-    elif where.system.alive and not by_hand:
+    elif context.system.alive and not by_hand:
         found.append("the nodes have the files marked * already")
     else:
         found.append("the files marked * on the nodes: not by us; `slurmwrap hooks bundle` packs them for you")
@@ -150,11 +151,11 @@ def steps_of(
         found.append(f"not done: you bring these lines to {', '.join(changed)}, then run `scontrol reconfigure`")
     elif changed:
         found.append(", ".join(changed))
-        told = where.system.reconfigure and where.system.alive
+        told = context.system.reconfigure and context.system.alive
         found.append("scontrol reconfigure" if told else "not done: run `scontrol reconfigure` yourself")
     if plan.restart and changed:
         found.append(f"not done: {RESTART}")
-    if plan.enable and where.system.systemd_runs:
+    if plan.enable and context.system.systemd_runs:
         found.append(f"systemctl enable, and restart: {' '.join(plan.enable)}")
     elif plan.enable:
         found.append(f"not done, systemd does not run here: systemctl enable --now {' '.join(plan.enable)}")
@@ -174,53 +175,53 @@ def shipment_of(plan: InstallationPlan) -> NodePayload:
     return NodePayload(files=files, python=plan.wanted.python)
 
 
-def for_controller(plan: InstallationPlan, where: InstallContext) -> NodePayload:
+def for_controller(plan: InstallationPlan, context: InstallContext) -> NodePayload:
     """What a backup controller needs: the nodes' files, the configuration, EpilogSlurmctld's directory."""
     wanted, nodes = plan.wanted, shipment_of(plan)
-    there = where.system.tree.read(Path(wanted.config))
+    there = context.system.tree.read(Path(wanted.config))
     content = there.content if there else make_config_text(wanted).encode()
     state = Path(wanted.state_dir)
     folders = tuple((path, 0o700, wanted.slurm_user) for path in (state, state / "controller"))
     return replace(nodes, files=(*nodes.files, (Path(wanted.config), 0o644, content)), folders=folders)
 
 
-def target_nodes(where: InstallContext, asked: str, plan: InstallationPlan) -> tuple[str, ...]:
+def target_nodes(context: InstallContext, asked: str, plan: InstallationPlan) -> tuple[str, ...]:
     """Who gets the files: `asked` NONE, ALL, a host list, or "": those that have not got just these."""
-    if asked == NONE or not where.system.alive:
+    if asked == NONE or not context.system.alive:
         return ()
-    names = tuple(node.name for node in all_nodes(where))
+    names = tuple(node.name for node in all_nodes(context))
     if asked == ALL:
         return names
     if asked:
         return hostlist.expand(asked)
     mark = digest(make_bundle(shipment_of(plan)))
-    known = where.manifest.nodes if where.manifest else {}
+    known = context.manifest.nodes if context.manifest else {}
     return tuple(name for name in names if known.get(name) != mark)
 
 
-def all_nodes(where: InstallContext) -> tuple[Node, ...]:
+def all_nodes(context: InstallContext) -> tuple[Node, ...]:
     """Of this cluster. SlurmError where slurmctld does not answer."""
-    return tuple(where.slurm.snapshot().nodes)
+    return tuple(context.slurm.snapshot().nodes)
 
 
 def install(
-    where: InstallContext, plan: InstallationPlan, names: Sequence[str], patience_s: float, skip: Iterable[str]
+    context: InstallContext, plan: InstallationPlan, names: Sequence[str], patience_s: float, skip: Iterable[str]
 ) -> Manifest:
     """Everything but the test job. SlurmwrapError says how far it came: Slurm's configuration is untouched until every
     node has the files."""
-    if where.system.alive and os.geteuid() != 0:
+    if context.system.alive and os.geteuid() != 0:
         raise SlurmwrapError(
             "only root can install hooks", hint="Run it with sudo. `slurmwrap hooks plan` needs no root."
         )
-    manifest = prepare(plan, where.system, where.manifest)
+    manifest = prepare(plan, context.system, context.manifest)
     if names:
-        manifest = _send(where, plan, names, patience_s, frozenset(skip), manifest)
-    unfinished = where.manifest is not None and where.manifest.state != INSTALLED
-    return switch_on(plan, where.system, manifest, unfinished=unfinished)
+        manifest = _send(context, plan, names, patience_s, frozenset(skip), manifest)
+    unfinished = context.manifest is not None and context.manifest.state != INSTALLED
+    return switch_on(plan, context.system, manifest, unfinished=unfinished)
 
 
 def _send(
-    where: InstallContext,
+    context: InstallContext,
     plan: InstallationPlan,
     names: Sequence[str],
     patience_s: float,
@@ -228,14 +229,14 @@ def _send(
     manifest: Manifest,
 ) -> Manifest:
     shipment = shipment_of(plan)
-    where.voice.say(f"sending {len(make_bundle(shipment)) >> 10} KiB to {hostlist.fold(names)}")
+    context.console.say(f"sending {len(make_bundle(shipment)) >> 10} KiB to {hostlist.fold(names)}")
     sent = send(
-        [name for name in names if name not in skip], all_nodes(where), shipment, where.slurm, SystemClock(),
+        [name for name in names if name not in skip], all_nodes(context), shipment, context.slurm, SystemClock(),
         patience_s=patience_s,
     )  # fmt: skip
     mark = digest(make_bundle(shipment))
     manifest = replace(manifest, nodes={**manifest.nodes, **{one.node: mark for one in sent if not one.reason}})
-    write_manifest(where.system.tree, manifest, where.system.manifest_file)
+    write_manifest(context.system.tree, manifest, context.system.manifest_file)
     failed = group_by_reason(sent)
     if failed:
         told = "; ".join(f"{hostlist.fold(nodes)}: {reason}" for reason, nodes in failed)
@@ -246,16 +247,16 @@ def _send(
             "when they are free, bring the files there yourself (`slurmwrap hooks bundle`), or leave out: "
             f"--skip {left}",
         )
-    where.voice.say(f"{len(sent)} nodes have the files")
+    context.console.say(f"{len(sent)} nodes have the files")
     return manifest
 
 
 def test_jobs(
-    where: InstallContext, plan: InstallationPlan, names: Sequence[str], user: str, patience_s: float
+    context: InstallContext, plan: InstallationPlan, names: Sequence[str], user: str, patience_s: float
 ) -> tuple[HookTestResult, ...]:
     """Waits until the hooks of one tiny job on each node were heard and believed."""
-    nodes, wanted = settled_nodes(where), plan.wanted
-    trusted = frozenset({0, find_account(where.system.tree, wanted.slurm_user).uid})
+    nodes, wanted = settled_nodes(context), plan.wanted
+    trusted = frozenset({0, find_account(context.system.tree, wanted.slurm_user).uid})
     addresses = {node.name: node.address for node in nodes}
     sealed = SealedSpool(wanted.spool, wanted.munge_socket, lambda: addresses, trusted, wanted.cluster)
     controller = PlainSpool(Path(wanted.state_dir) / "controller", trusted)
@@ -268,7 +269,7 @@ def test_jobs(
         return [*(one for one in found if one.job_id == job_id), *_stored(wanted.state_dir, wanted.cluster, job_id)]
 
     return try_out(
-        tuple(names) or select_representative_nodes(nodes), nodes, where.slurm, heard, spooled, SystemClock(),
+        tuple(names) or select_representative_nodes(nodes), nodes, context.slurm, heard, spooled, SystemClock(),
         user=user,
         patience_s=patience_s,
     )  # fmt: skip
@@ -279,7 +280,7 @@ def _unsettled(node: Node) -> bool:
     return node.state == "UNKNOWN" or "NOT_RESPONDING" in node.flags
 
 
-def settled_nodes(where: InstallContext, names: Collection[str] = ()) -> tuple[Node, ...]:
+def settled_nodes(context: InstallContext, names: Collection[str] = ()) -> tuple[Node, ...]:
     """Since 23.11 a reconfigured slurmctld starts anew, and its nodes answer some seconds later. `names`: those that
     are waited for; (): all."""
     nodes: tuple[Node, ...] = ()
@@ -287,7 +288,7 @@ def settled_nodes(where: InstallContext, names: Collection[str] = ()) -> tuple[N
     late = clock.now() + SETTLE_S
     while clock.now() < late:
         with suppress(SlurmError):
-            nodes = all_nodes(where)
+            nodes = all_nodes(context)
         awaited = [node for node in nodes if not names or node.name in names]
         if select_representative_nodes(nodes) and not any(map(_unsettled, awaited)):
             break

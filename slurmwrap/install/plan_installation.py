@@ -133,7 +133,7 @@ def read_conf(
 
 
 def make_plan(
-    wanted: InstallTarget,
+    target: InstallTarget,
     tree: FileTree,
     manifest: Manifest | None,
     release: tuple[int, int],
@@ -142,32 +142,32 @@ def make_plan(
     here: str = "",
 ) -> InstallationPlan:
     """SlurmwrapError where the system cannot even be looked at. `here`: this machine's name; "" for an image."""
-    main = tree.real(Path(wanted.slurm_conf))
-    settings = read_conf(tree, main, manifest, edit=wanted.edit)
+    main = tree.real(Path(target.slurm_conf))
+    settings = read_conf(tree, main, manifest, edit=target.edit)
     together = compose(
-        settings, directory=Path(wanted.directory), release=release, main=str(main),
-        names_in=_list_names(tree, settings, manifest), cli_filter=wanted.cli_filter == "on",
+        settings, directory=Path(target.directory), release=release, main=str(main),
+        names_in=_list_names(tree, settings, manifest), cli_filter=target.cli_filter == "on",
         spank=plugins_there(tree, main.parent / "plugstack.conf"),
     )  # fmt: skip
-    slurm = find_account(tree, wanted.slurm_user)
-    places = tuple(_check_directory(place, tree) for place in _list_directories(wanted, slurm, tree))
-    items = tuple(_judge_item(item, tree, manifest) for item in _list_items(wanted, together, tree, main))
+    slurm = find_account(tree, target.slurm_user)
+    places = tuple(_check_directory(place, tree) for place in _list_directories(target, slurm, tree))
+    items = tuple(_judge_item(item, tree, manifest) for item in _list_items(target, together, tree, main))
     _reject_open_paths([item.path for item in items if item.on_nodes], tree)
-    changes = tuple(_change(edit, tree, manifest, wanted) for edit in together.edits)
+    changes = tuple(_change(edit, tree, manifest, target) for edit in together.edits)
     wrong = [place.text for place in places if place.state == CONFLICT]
     wrong += [item.text for item in items if item.state == CONFLICT]
-    conflicts = (*together.conflicts, *_remark_on_filter(wanted, manifest, main), *wrong)
+    conflicts = (*together.conflicts, *_remark_on_filter(target, manifest, main), *wrong)
     hosts = slurm_conf.list_controller_hosts(settings)
-    remarks = [*together.remarks, *_remark_on_config(wanted, tree, items)]
+    remarks = [*together.remarks, *_remark_on_config(target, tree, items)]
     remarks += [text for text in (slurm_conf.explain_no_controller(hosts, here),) if text]
-    if not command_found and wanted.units:
-        remarks.append(f"There is no {wanted.command} here; the services start it.")
+    if not command_found and target.units:
+        remarks.append(f"There is no {target.command} here; the services start it.")
     paths = {str(item.path) for item in items}
     old = manifest.files if manifest else ()
     stale = tuple(one.path for one in old if one.path not in paths and one.kind != "config")
     return InstallationPlan(
-        wanted=wanted, release=release, places=places, items=items, changes=changes,
-        enable=systemd_units.ENABLED if wanted.units else (), conflicts=conflicts, remarks=tuple(remarks), stale=stale,
+        wanted=target, release=release, places=places, items=items, changes=changes,
+        enable=systemd_units.ENABLED if target.units else (), conflicts=conflicts, remarks=tuple(remarks), stale=stale,
         restart=together.restart, controllers=slurm_conf.list_other_controllers(hosts, here),
     )  # fmt: skip
 
@@ -210,17 +210,17 @@ def _list_names(
     return tuple(found)
 
 
-def _list_directories(wanted: InstallTarget, slurm: SystemAccount, tree: FileTree) -> list[InstalledDirectory]:
+def _list_directories(target: InstallTarget, slurm: SystemAccount, tree: FileTree) -> list[InstalledDirectory]:
     own: dict[str, Any] = {"uid": slurm.uid, "gid": slurm.gid, "owner": slurm.name}
-    state = Path(wanted.state_dir)
+    state = Path(target.state_dir)
     named = [
-        InstalledDirectory(path=Path(wanted.spool), mode=0o1733, why="what the hooks found, until it is read", **own),
-        InstalledDirectory(path=Path(wanted.published), mode=0o755, why="what everybody may see", **own),
+        InstalledDirectory(path=Path(target.spool), mode=0o1733, why="what the hooks found, until it is read", **own),
+        InstalledDirectory(path=Path(target.published), mode=0o755, why="what everybody may see", **own),
         InstalledDirectory(path=state, mode=0o700, why="the site's database", **own),
         InstalledDirectory(path=state / "controller", mode=0o700, why="what EpilogSlurmctld leaves", **own),
         InstalledDirectory(path=state / "reports", mode=0o700, why="the night's reports", **own),
     ]
-    roots = [Path(wanted.directory), Path(wanted.config).parent, *([Path(wanted.units)] if wanted.units else [])]
+    roots = [Path(target.directory), Path(target.config).parent, *([Path(target.units)] if target.units else [])]
     named += [InstalledDirectory(path=path, uid=0, gid=0, owner="root", mode=0o755) for path in roots]
     return _add_parents(named, tree)
 
@@ -261,26 +261,26 @@ def _set_state(place: InstalledDirectory, state: str, text: str) -> InstalledDir
     return replace(place, state=state, text=text)
 
 
-def _list_items(wanted: InstallTarget, together: Composition, tree: FileTree, main: Path) -> list[Item]:
+def _list_items(target: InstallTarget, together: Composition, tree: FileTree, main: Path) -> list[Item]:
     chains = tuple(Chained(name=one.name, first=one.first, site=one.site) for one in together.chains)
-    hooks = render_hook_files(wanted.hooks, chains)
+    hooks = render_hook_files(target.hooks, chains)
     items = [
-        Item(path=Path(wanted.directory) / one.name, kind="hook", content=one.content, mode=one.mode, on_nodes=True)
+        Item(path=Path(target.directory) / one.name, kind="hook", content=one.content, mode=one.mode, on_nodes=True)
         for one in hooks
     ]
     by_name = {one.name: one.content for one in hooks}
     items += [
         Item(path=path, kind="copy", content=by_name[hook], mode=0o755, on_nodes=True) for path, hook in together.copies
     ]
-    config = Path(wanted.config)
+    config = Path(target.config)
     if tree.read(config) is None:
-        items.append(Item(path=config, kind="config", content=make_config_text(wanted).encode()))
-    if wanted.cli_filter != "off":
+        items.append(Item(path=config, kind="config", content=make_config_text(target).encode()))
+    if target.cli_filter != "off":
         text = (shipped("hooks") / "cli_filter.lua").read_bytes()
         items.append(Item(path=main.parent / "cli_filter.lua", kind="filter", content=text, on_nodes=True))
-    if wanted.units:
-        for name, unit in systemd_units.rendered(wanted, read_configuration(wanted, tree)):
-            items.append(Item(path=Path(wanted.units) / name, kind="unit", content=unit.encode()))
+    if target.units:
+        for name, unit in systemd_units.rendered(target, read_configuration(target, tree)):
+            items.append(Item(path=Path(target.units) / name, kind="unit", content=unit.encode()))
     return items
 
 
@@ -308,20 +308,20 @@ def _judge_item(item: Item, tree: FileTree, manifest: Manifest | None) -> Item:
     return replace(item, state=CONFLICT, text=text)
 
 
-def _change(edit: Edit, tree: FileTree, manifest: Manifest | None, wanted: InstallTarget) -> FileChange:
+def _change(edit: Edit, tree: FileTree, manifest: Manifest | None, target: InstallTarget) -> FileChange:
     path = Path(edit.file)
-    base, found = _read_base(tree, path, manifest, edit=wanted.edit)
+    base, found = _read_base(tree, path, manifest, edit=target.edit)
     return FileChange(path=path, found=found, base=base, after=applied(base, edit), edit=edit)
 
 
-def make_config_text(wanted: InstallTarget) -> str:
+def make_config_text(target: InstallTarget) -> str:
     """The [site] of a new configuration file; every other key has its default."""
     keys = {
-        "spool": wanted.spool,
-        "published": wanted.published,
-        "state_dir": wanted.state_dir,
-        "munge_socket": wanted.munge_socket,
-        "slurm_user": wanted.slurm_user,
+        "spool": target.spool,
+        "published": target.published,
+        "state_dir": target.state_dir,
+        "munge_socket": target.munge_socket,
+        "slurm_user": target.slurm_user,
     }
     lines = [f"{key} = {_format_toml(value)}" for key, value in keys.items() if value]
     return f"{_HEADER}[site]\n" + "\n".join(lines) + "\n"
@@ -332,22 +332,22 @@ def _format_toml(text: str) -> str:
     return json.dumps(text)
 
 
-def read_configuration(wanted: InstallTarget, tree: FileTree) -> dict[str, Any]:
+def read_configuration(target: InstallTarget, tree: FileTree) -> dict[str, Any]:
     """The site's file as it is; {} where there is none, or one that slurmwrap itself will refuse."""
-    found = tree.read(Path(wanted.config))
+    found = tree.read(Path(target.config))
     try:
         return tomllib.loads(found.content.decode("utf-8")) if found else {}
     except ValueError:
         return {}
 
 
-def _remark_on_filter(wanted: InstallTarget, manifest: Manifest | None, main: Path) -> list[str]:
+def _remark_on_filter(target: InstallTarget, manifest: Manifest | None, main: Path) -> list[str]:
     """Slurm refuses every sbatch and srun on a host whose configuration names the plugin and that lacks its file (seen
     on 22.05.8), and we cannot write on login nodes."""
-    if wanted.cli_filter not in ("off", "files", "on"):
-        return [f"--cli-filter {wanted.cli_filter} is unknown: it is off, files or on"]
+    if target.cli_filter not in ("off", "files", "on"):
+        return [f"--cli-filter {target.cli_filter} is unknown: it is off, files or on"]
     laid = manifest is not None and any(one.kind == "filter" for one in manifest.files)
-    if wanted.cli_filter != "on" or laid:
+    if target.cli_filter != "on" or laid:
         return []
     return [
         f"--cli-filter on: Slurm refuses every sbatch and srun on a host without {main.parent / 'cli_filter.lua'}. "
@@ -361,13 +361,13 @@ def _is_adoptable(item: Item, there: bytes) -> bool:
     return item.kind == "hook" and signs.get(item.path.name, b"\n# slurmwrap: ") in there
 
 
-def _remark_on_config(wanted: InstallTarget, tree: FileTree, items: tuple[Item, ...]) -> list[str]:
+def _remark_on_config(target: InstallTarget, tree: FileTree, items: tuple[Item, ...]) -> list[str]:
     """Which keys the site's own file lacks, or has otherwise."""
     if any(item.kind == "config" and item.state == NEW for item in items):
         return []
-    site = read_configuration(wanted, tree).get("site", {})
-    needed = {"spool": wanted.spool, "published": wanted.published, "state_dir": wanted.state_dir}
-    needed |= {"munge_socket": wanted.munge_socket} if wanted.munge_socket else {}
+    site = read_configuration(target, tree).get("site", {})
+    needed = {"spool": target.spool, "published": target.published, "state_dir": target.state_dir}
+    needed |= {"munge_socket": target.munge_socket} if target.munge_socket else {}
     missing = [
         f"{key} = {_format_toml(value)}"
         for key, value in needed.items()
@@ -375,7 +375,7 @@ def _remark_on_config(wanted: InstallTarget, tree: FileTree, items: tuple[Item, 
     ]
     if not missing:
         return []
-    return [f"{wanted.config} is the site's own and stays. Its [site] needs: {'; '.join(missing)}"]
+    return [f"{target.config} is the site's own and stays. Its [site] needs: {'; '.join(missing)}"]
 
 
 def list_edited(plan: InstallationPlan, manifest: Manifest | None) -> tuple[Edited, ...]:

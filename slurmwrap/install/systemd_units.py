@@ -17,16 +17,16 @@ PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "
 _HIDDEN = ("/tmp", "/var/tmp")  # by PrivateTmp=
 
 
-def rendered(wanted: InstallTarget, configured: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+def rendered(target: InstallTarget, configured: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """(file name, text), by name. `configured`: the site's configuration, for the places that it names."""
     environment = make_template_environment("hooks")
-    writable = _writable(wanted, configured)
-    paths = (*writable, wanted.config, wanted.slurm_conf, wanted.munge_socket, wanted.command)
+    writable = _writable(target, configured)
+    paths = (*writable, target.config, target.slurm_conf, target.munge_socket, target.command)
     values = {
-        "wanted": wanted,
-        "root": wanted.slurm_user == "root",
-        "conf": "" if wanted.slurm_conf == "/etc/slurm/slurm.conf" else wanted.slurm_conf,
-        "path": ":".join((_escaped(wanted.slurm_bin), *PATH)) if wanted.slurm_bin else "",
+        "wanted": target,
+        "root": target.slurm_user == "root",
+        "conf": "" if target.slurm_conf == "/etc/slurm/slurm.conf" else target.slurm_conf,
+        "path": ":".join((_escaped(target.slurm_bin), *PATH)) if target.slurm_bin else "",
         "writable": " ".join(f"-{_escaped(path)}" for path in writable),
         "private_tmp": not any(path.startswith(f"{hidden}/") for path in paths for hidden in _HIDDEN),
     }
@@ -35,9 +35,9 @@ def rendered(wanted: InstallTarget, configured: Mapping[str, Any]) -> tuple[tupl
     return tuple((name, template.render(values, name=name)) for name, template in units.items())
 
 
-def _writable(wanted: InstallTarget, configured: Mapping[str, Any]) -> tuple[str, ...]:
+def _writable(target: InstallTarget, configured: Mapping[str, Any]) -> tuple[str, ...]:
     """What the services write: the site's own places, and those that its configuration names."""
-    found = [wanted.spool, wanted.published, wanted.state_dir]
+    found = [target.spool, target.published, target.state_dir]
     textfile = _named(configured, "metrics", "textfile")
     found += [str(Path(textfile).parent)] if textfile.startswith("/") else []
     reports = _named(configured, "report", "directory")

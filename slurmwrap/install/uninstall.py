@@ -150,16 +150,16 @@ def _remains(manifest: Manifest, left: Collection[Path], behind: Collection[str]
 
 
 # What `hooks uninstall` asks of Slurm and of the nodes before a file goes.
-def refuse_in_force(where: InstallContext) -> None:
+def refuse_in_force(context: InstallContext) -> None:
     """SlurmwrapError while slurmctld still names hooks of slurmwrap's: a node whose hook's file is gone is drained."""
-    if where.manifest is None or not where.system.alive:
+    if context.manifest is None or not context.system.alive:
         return
     try:
-        told = where.slurm.config()
+        told = context.slurm.config()
     except SlurmError:
         # Without slurmctld no hook is started, and when it starts it reads slurm.conf.
         return
-    ours = f"{where.manifest.settings['directory']}/"
+    ours = f"{context.manifest.settings['directory']}/"
     named = [f"{key}={value}" for key, value in told.items() if key in PROGRAMS and ours in value]
     if named:
         raise SlurmwrapError(
@@ -178,20 +178,20 @@ def refuse_named(sent: Iterable[NodeResult]) -> None:
         )
 
 
-def left_behind(where: InstallContext) -> str:
+def left_behind(context: InstallContext) -> str:
     """What files do that stay on a node."""
-    copies = [one.path for one in where.manifest.files if one.kind == "copy"] if where.manifest else []
+    copies = [one.path for one in context.manifest.files if one.kind == "copy"] if context.manifest else []
     # The site's own pattern in slurm.conf still names them.
     if copies:
         return f"Slurm still runs {', '.join(copies)} there, which records and exits 0"
     return "Nothing runs them any more"
 
 
-def take_from_nodes(where: InstallContext, asked: str, patience_s: float) -> tuple[NodeResult, ...]:
+def take_from_nodes(context: InstallContext, asked: str, patience_s: float) -> tuple[NodeResult, ...]:
     """Removes the nodes' files, by the same kind of job: none as long as one node's slurm.conf names them, since nodes
     may share a disk."""
-    manifest = where.manifest
-    if manifest is None or asked == NONE or not where.system.alive:
+    manifest = context.manifest
+    if manifest is None or asked == NONE or not context.system.alive:
         return ()
     names = hostlist.expand(asked) if asked not in ("", ALL) else tuple(manifest.nodes)
     kinds = [one for one in manifest.files if one.kind in NODE_KINDS]
@@ -199,11 +199,11 @@ def take_from_nodes(where: InstallContext, asked: str, patience_s: float) -> tup
     if not names or not files:
         return ()
     shipment = NodePayload(files=files, python=str(manifest.settings["python"]))
-    nodes = settled_nodes(where, names) or all_nodes(where)
+    nodes = settled_nodes(context, names) or all_nodes(context)
     clock = SystemClock()
-    asked_first = send(names, nodes, shipment, where.slurm, clock, action="free", patience_s=patience_s)
+    asked_first = send(names, nodes, shipment, context.slurm, clock, action="free", patience_s=patience_s)
     free = [one.node for one in asked_first if not one.reason]
     if any(one.reason == STILL_NAMED for one in asked_first):
         return asked_first
-    sent = send(free, nodes, shipment, where.slurm, clock, action="take", patience_s=patience_s)
+    sent = send(free, nodes, shipment, context.slurm, clock, action="take", patience_s=patience_s)
     return (*sent, *(one for one in asked_first if one.reason))

@@ -82,19 +82,19 @@ def tune(queue: Sequence[JobDemand], servers: Sequence[Server]) -> tuple[Allocat
     return tuple(_make_allocation(seat) for seat in seats)
 
 
-def _make_seat(claim: JobDemand, rooms: Sequence[FreeCapacity]) -> _Seat:
-    share = share_of(claim, [room.server for room in rooms])
-    steps = list_allocation_options(claim, share, _EVEN)
+def _make_seat(demand: JobDemand, rooms: Sequence[FreeCapacity]) -> _Seat:
+    share = share_of(demand, [room.server for room in rooms])
+    steps = list_allocation_options(demand, share, _EVEN)
     if share is None or steps[-1].speed is None:
-        asked = make_requested_option(claim, _EVEN)
-        return _Seat(claim=claim, best=asked, share=asked, given=asked)
+        asked = make_requested_option(demand, _EVEN)
+        return _Seat(claim=demand, best=asked, share=asked, given=asked)
     plain = AllocationOption(
-        cpus=max(share.cpus, claim.least_cpus), mem_mib=max(share.mem_mib, claim.least_mem_mib), speed=1.0
+        cpus=max(share.cpus, demand.least_cpus), mem_mib=max(share.mem_mib, demand.least_mem_mib), speed=1.0
     )
     # The share itself is not allowed.
     if plain.cpus > share.most_cpus or plain.mem_mib > share.most_mem_mib:
         plain = steps[0]
-    return _Seat(claim=claim, best=steps[-1], share=plain, given=steps[-1])
+    return _Seat(claim=demand, best=steps[-1], share=plain, given=steps[-1])
 
 
 def _is_above_share(demand: AllocationOption, share: AllocationOption) -> tuple[bool, bool]:

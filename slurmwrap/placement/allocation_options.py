@@ -55,38 +55,38 @@ class Share:
     whole: bool
 
 
-def share_of(claim: JobDemand, servers: Sequence[Server]) -> Share | None:
+def share_of(demand: JobDemand, servers: Sequence[Server]) -> Share | None:
     """None where it could run nowhere. Whole CPUs per node, as Slurm gives them."""
-    if not servers or claim.gpus_per_node < 1:
+    if not servers or demand.gpus_per_node < 1:
         return None
-    gpus = claim.gpus_per_node
+    gpus = demand.gpus_per_node
     most_cpus, most_mem = min(s.cpus for s in servers) / gpus, min(s.mem_mib for s in servers) // gpus
     return Share(
         cpus=min(floor(s.cpus * gpus / s.gpus) for s in servers) / gpus,
         mem_mib=min(s.mem_mib // s.gpus for s in servers),
-        most_cpus=most_cpus if claim.most_cpus is None else min(most_cpus, claim.most_cpus),
-        most_mem_mib=most_mem if claim.most_mem_mib is None else min(most_mem, claim.most_mem_mib),
+        most_cpus=most_cpus if demand.most_cpus is None else min(most_cpus, demand.most_cpus),
+        most_mem_mib=most_mem if demand.most_mem_mib is None else min(most_mem, demand.most_mem_mib),
         whole=any(s.gpus == gpus for s in servers),
     )
 
 
-def make_requested_option(claim: JobDemand, prices: Prices) -> AllocationOption:
+def make_requested_option(demand: JobDemand, prices: Prices) -> AllocationOption:
     """The one rung of a job of which no one knows how fast it would be elsewhere."""
     return AllocationOption(
-        cpus=claim.cpus, mem_mib=claim.mem_mib, price=claim.cpus * prices.cpu + claim.mem_mib * prices.mib
+        cpus=demand.cpus, mem_mib=demand.mem_mib, price=demand.cpus * prices.cpu + demand.mem_mib * prices.mib
     )
 
 
-def list_allocation_options(claim: JobDemand, share: Share | None, prices: Prices) -> tuple[AllocationOption, ...]:
+def list_allocation_options(demand: JobDemand, share: Share | None, prices: Prices) -> tuple[AllocationOption, ...]:
     """The floor first. One rung, as asked, where nothing is known or nothing allowed is as fast."""
-    if share is None or not claim.speeds:
-        return (make_requested_option(claim, prices),)
+    if share is None or not demand.speeds:
+        return (make_requested_option(demand, prices),)
     least = AllocationPoint(
-        cpus=max(claim.least_cpus, share.cpus if share.whole else 0.0),
-        mem_mib=max(claim.least_mem_mib, share.mem_mib if share.whole else 0),
+        cpus=max(demand.least_cpus, share.cpus if share.whole else 0.0),
+        mem_mib=max(demand.least_mem_mib, share.mem_mib if share.whole else 0),
     )
-    asked = AllocationPoint(cpus=claim.cpus, mem_mib=claim.mem_mib)
-    return _build_options(claim.speeds, asked, least, share, prices) or (make_requested_option(claim, prices),)
+    asked = AllocationPoint(cpus=demand.cpus, mem_mib=demand.mem_mib)
+    return _build_options(demand.speeds, asked, least, share, prices) or (make_requested_option(demand, prices),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,22 +81,22 @@ class CandidateNodes:
 
 
 def find_candidate_nodes(
-    request: JobRequest, need: ResourceUnits, snapshot: Snapshot, like: CandidateNodes | None = None
+    request: JobRequest, units: ResourceUnits, snapshot: Snapshot, like: CandidateNodes | None = None
 ) -> CandidateNodes:
-    """The field of `request`, which takes `need`. `like`: one of the same partitions and snapshot, to build on."""
+    """The field of `request`, which takes `units`. `like`: one of the same partitions and snapshot, to build on."""
     names = list_wanted_partitions(request, snapshot)
     members = like.members if like else _list_members(names, snapshot)
     partitions = tuple(p for p in snapshot.partitions if p.name in names)
     tightest, loosest = _compute_caps(partitions)
-    certain = _compute_capacity(members, need, request, tightest, strict=True)
-    alike = need.sure and tightest == loosest
-    capacity = certain if alike else _compute_capacity(members, need, request, loosest, strict=need.sure)
+    certain = _compute_capacity(members, units, request, tightest, strict=True)
+    alike = units.sure and tightest == loosest
+    capacity = certain if alike else _compute_capacity(members, units, request, loosest, strict=units.sure)
     able = tuple(node for node in members if node.name in capacity)
     held = _count_reserved_cpus(request, snapshot, able, partitions)
     ready = _select_ready_nodes(able, request)
-    free, reserved = _free(ready, need, partitions, held)
+    free, reserved = _free(ready, units, partitions, held)
     return CandidateNodes(
-        need=need,
+        need=units,
         members=members,
         able=able,
         capacity=capacity,
@@ -107,7 +107,7 @@ def find_candidate_nodes(
         free=free,
         reserved=reserved,
         levels=like.levels if like else build_domain_tables(snapshot.topology),
-        fewest=_count_fewest_nodes(capacity.values(), need),
+        fewest=_count_fewest_nodes(capacity.values(), units),
     )
 
 
@@ -176,16 +176,16 @@ def _compute_capacity(
     return found
 
 
-def _count_tasks(need: ResourceUnits, node: Node, cap: int | None) -> int:
+def _count_tasks(units: ResourceUnits, node: Node, cap: int | None) -> int:
     cpus = node.cpus if cap is None else min(cap, node.cpus)
-    if need.gpus_bring_cpus:
-        cpus = min(cpus, int(_count_by_gpus(need, node) * need.cpus))
-    room = cpus // need.task_cpus
-    return min(room, node.mem_mib // need.task_mem_mib) if need.task_mem_mib else room
+    if units.gpus_bring_cpus:
+        cpus = min(cpus, int(_count_by_gpus(units, node) * units.cpus))
+    room = cpus // units.task_cpus
+    return min(room, node.mem_mib // units.task_mem_mib) if units.task_mem_mib else room
 
 
-def _count_by_gpus(need: ResourceUnits, node: Node) -> int:
-    return min(need.units, node.gpus // need.gpus, need.per_node or need.units)
+def _count_by_gpus(units: ResourceUnits, node: Node) -> int:
+    return min(units.units, node.gpus // units.gpus, units.per_node or units.units)
 
 
 def _count_fewest_nodes(capacities: Iterable[int], need: ResourceUnits) -> int:

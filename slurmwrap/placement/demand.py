@@ -132,19 +132,19 @@ def make_job_demand(
     )
 
 
-def limit_to_share(claim: JobDemand, node: Node) -> JobDemand:
+def limit_to_share(demand: JobDemand, node: Node) -> JobDemand:
     """For who cannot take anything back later: raised at most to the share, for the rest of the node is others'."""
     share, memory = node.cpus / node.gpus, node.mem_mib // node.gpus
     return replace(
-        claim,
-        most_cpus=min(claim.most_cpus or share, max(claim.cpus, share)),
-        most_mem_mib=min(claim.most_mem_mib or memory, max(claim.mem_mib, memory)),
+        demand,
+        most_cpus=min(demand.most_cpus or share, max(demand.cpus, share)),
+        most_mem_mib=min(demand.most_mem_mib or memory, max(demand.mem_mib, memory)),
     )
 
 
-def limit_to_request(claim: JobDemand) -> JobDemand:
+def limit_to_request(demand: JobDemand) -> JobDemand:
     """Nothing is raised."""
-    return replace(claim, most_cpus=claim.cpus, most_mem_mib=claim.mem_mib)
+    return replace(demand, most_cpus=demand.cpus, most_mem_mib=demand.mem_mib)
 
 
 def make_empty_server(node: Node) -> Server:

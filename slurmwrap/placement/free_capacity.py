@@ -37,12 +37,12 @@ def list_free_capacity(servers: Iterable[Server]) -> tuple[FreeCapacity, ...]:
     return tuple(FreeCapacity(server=s, gpus=s.gpus_free, cpus=s.cpus_free, mem_mib=s.mem_free_mib) for s in servers)
 
 
-def list_eligible(claim: JobDemand, rooms: Sequence[FreeCapacity]) -> Sequence[FreeCapacity]:
+def list_eligible(demand: JobDemand, rooms: Sequence[FreeCapacity]) -> Sequence[FreeCapacity]:
     """Where the job may run, whatever runs there now."""
-    if claim.servers is None:
-        return [room for room in rooms if room.server.gpus >= claim.gpus_per_node]
-    names = claim.servers
-    return [room for room in rooms if room.server.gpus >= claim.gpus_per_node and room.server.name in names]
+    if demand.servers is None:
+        return [room for room in rooms if room.server.gpus >= demand.gpus_per_node]
+    names = demand.servers
+    return [room for room in rooms if room.server.gpus >= demand.gpus_per_node and room.server.name in names]
 
 
 def rank_fullest(room: FreeCapacity) -> tuple[float | str, ...]:
@@ -51,12 +51,12 @@ def rank_fullest(room: FreeCapacity) -> tuple[float | str, ...]:
 
 
 def choose(
-    claim: JobDemand, cpus: float, mem_mib: float, rooms: Iterable[FreeCapacity], order: Order
+    demand: JobDemand, cpus: float, mem_mib: float, rooms: Iterable[FreeCapacity], order: Order
 ) -> tuple[FreeCapacity, ...]:
     """The best rooms by `order`, one per node; () where it does not fit now."""
-    fitting = [room for room in rooms if room.holds(claim.gpus_per_node, cpus, mem_mib)]
-    if len(fitting) < claim.nodes:
+    fitting = [room for room in rooms if room.holds(demand.gpus_per_node, cpus, mem_mib)]
+    if len(fitting) < demand.nodes:
         return ()
-    if claim.nodes == 1:
+    if demand.nodes == 1:
         return (min(fitting, key=order),)
-    return tuple(sorted(fitting, key=order)[: claim.nodes])
+    return tuple(sorted(fitting, key=order)[: demand.nodes])

@@ -223,18 +223,22 @@ def _place(
     return [_make_allocation(candidate, *given[number]) for number, candidate in enumerate(candidates)]
 
 
-def _assign_servers(candidate: _Candidate, rung: AllocationOption, pool: _Pool) -> tuple[FreeCapacity, ...]:
+def _assign_servers(candidate: _Candidate, option: AllocationOption, pool: _Pool) -> tuple[FreeCapacity, ...]:
     """Where it starts now, and takes it; () where it fits nowhere."""
-    rooms = _find_servers(candidate, rung, pool)
+    rooms = _find_servers(candidate, option, pool)
     for room in rooms:
-        room.take(candidate.claim.gpus_per_node, rung.cpus, rung.mem_mib)
+        room.take(candidate.claim.gpus_per_node, option.cpus, option.mem_mib)
     return rooms
 
 
-def _find_servers(candidate: _Candidate, rung: AllocationOption, pool: _Pool) -> tuple[FreeCapacity, ...]:
-    hungry = rung.cpus > pool.cpus / max(1, pool.gpus)
+def _find_servers(candidate: _Candidate, option: AllocationOption, pool: _Pool) -> tuple[FreeCapacity, ...]:
+    hungry = option.cpus > pool.cpus / max(1, pool.gpus)
     return choose(
-        candidate.claim, rung.cpus, rung.mem_mib, list_eligible(candidate.claim, pool.rooms), _make_mixing_order(hungry)
+        candidate.claim,
+        option.cpus,
+        option.mem_mib,
+        list_eligible(candidate.claim, pool.rooms),
+        _make_mixing_order(hungry),
     )
 
 
@@ -247,33 +251,33 @@ def _make_mixing_order(hungry: bool) -> Order:
     return order
 
 
-def _is_impatient(candidate: _Candidate, rung: AllocationOption, settings: GradedSettings) -> bool:
+def _is_impatient(candidate: _Candidate, option: AllocationOption, settings: GradedSettings) -> bool:
     run_s = settings.assumed_run_s if candidate.claim.run_s is None else candidate.claim.run_s
-    saved = run_s * (1 - 1 / max(1.0, rung.speed or 1.0))
+    saved = run_s * (1 - 1 / max(1.0, option.speed or 1.0))
     return candidate.claim.startable_s >= saved * _HALF
 
 
-def _make_allocation(candidate: _Candidate, rung: AllocationOption, rooms: Sequence[FreeCapacity]) -> Allocation:
+def _make_allocation(candidate: _Candidate, option: AllocationOption, rooms: Sequence[FreeCapacity]) -> Allocation:
     claim, share = candidate.claim, candidate.share
-    reasons: Mapping[str, str] = _explain_allocation(claim, share, rung) if share and rung.speed is not None else {}
+    reasons: Mapping[str, str] = _explain_allocation(claim, share, option) if share and option.speed is not None else {}
     return Allocation(
         job=claim.job,
-        cpus=rung.cpus,
-        mem_mib=rung.mem_mib,
+        cpus=option.cpus,
+        mem_mib=option.mem_mib,
         servers=tuple(room.server.name for room in rooms),
-        speed=rung.speed,
+        speed=option.speed,
         cpu_reason=reasons.get("cpus", ""),
         mem_reason=reasons.get("memory", ""),
     )
 
 
-def _explain_allocation(claim: JobDemand, share: Share, rung: AllocationOption) -> Mapping[str, str]:
-    speed = f"runs at {rung.speed:.3g} times the speed of its share" if rung.speed else "its speed is unknown there"
+def _explain_allocation(demand: JobDemand, share: Share, option: AllocationOption) -> Mapping[str, str]:
+    speed = f"runs at {option.speed:.3g} times the speed of its share" if option.speed else "its speed is unknown there"
     return {
-        "cpus": f"{rung.cpus:.3g} CPUs per GPU instead of {claim.cpus:.3g} (its share is {share.cpus:.3g}): {speed}"
-        if rung.cpus != claim.cpus
+        "cpus": f"{option.cpus:.3g} CPUs per GPU instead of {demand.cpus:.3g} (its share is {share.cpus:.3g}): {speed}"
+        if option.cpus != demand.cpus
         else "",
-        "memory": f"{rung.mem_mib} MiB per GPU instead of {claim.mem_mib} (its share is {share.mem_mib}): {speed}"
-        if rung.mem_mib != claim.mem_mib
+        "memory": f"{option.mem_mib} MiB per GPU instead of {demand.mem_mib} (its share is {share.mem_mib}): {speed}"
+        if option.mem_mib != demand.mem_mib
         else "",
     }

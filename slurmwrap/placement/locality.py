@@ -38,12 +38,12 @@ class NodeChoice:
     spots: int = 0  # nodes that had room
 
 
-def choose(field: CandidateNodes, avoided: frozenset[str], rank: Rank) -> NodeChoice:
+def choose(candidates: CandidateNodes, avoided: frozenset[str], rank: Rank) -> NodeChoice:
     """The best place now in any of the job's partitions."""
     found = []
-    for group in field.free:
+    for group in candidates.free:
         spots = [spot for spot in group if spot.node.name not in avoided]
-        choice = _choose_one_server(spots, field, rank) or _choose_servers(spots, field, rank)
+        choice = _choose_one_server(spots, candidates, rank) or _choose_servers(spots, candidates, rank)
         if choice is not None:
             found.append(choice)
     return min(found, key=_rank_closeness, default=NodeChoice())
@@ -58,8 +58,8 @@ def is_whole_node_broken(spot: NodeSlot, need: ResourceUnits, units: int) -> boo
     return spot.node.gpus_used == 0 and units * need.gpus < spot.node.gpus
 
 
-def _choose_one_server(spots: Sequence[NodeSlot], field: CandidateNodes, rank: Rank) -> NodeChoice | None:
-    need = field.need
+def _choose_one_server(spots: Sequence[NodeSlot], candidates: CandidateNodes, rank: Rank) -> NodeChoice | None:
+    need = candidates.need
     if need.least_nodes > 1:
         return None
     holding = [spot for spot in spots if spot.units >= need.units]
@@ -71,7 +71,7 @@ def _choose_one_server(spots: Sequence[NodeSlot], field: CandidateNodes, rank: R
     ranked = [(rank(s, need.units), s) for s, one in zip(holding, coarse, strict=True) if one == least]
     best = min(one for one, _ in ranked)
     equal = [spot for one, spot in ranked if one == best]
-    leaf_of = field.levels[0] if field.levels else {}
+    leaf_of = candidates.levels[0] if candidates.levels else {}
     free = _free_gpus(spots, leaf_of) if len(equal) > 1 else {}
     chosen = min(equal, key=lambda spot: free.get(leaf_of.get(spot.node.name, ""), 0))  # the first of equals
     domain = leaf_of.get(chosen.node.name)
@@ -84,19 +84,19 @@ def _choose_one_server(spots: Sequence[NodeSlot], field: CandidateNodes, rank: R
     )
 
 
-def _choose_servers(spots: Sequence[NodeSlot], field: CandidateNodes, rank: Rank) -> NodeChoice | None:
+def _choose_servers(spots: Sequence[NodeSlot], candidates: CandidateNodes, rank: Rank) -> NodeChoice | None:
     """Several servers: the closest level first, at last anywhere."""
-    if sum(spot.units for spot in spots) < field.need.units:
+    if sum(spot.units for spot in spots) < candidates.need.units:
         return None
-    for level, domain_of in enumerate(field.levels):
-        found = _choose_in_domains(spots, domain_of, level, field.need, rank)
+    for level, domain_of in enumerate(candidates.levels):
+        found = _choose_in_domains(spots, domain_of, level, candidates.need, rank)
         if found is not None:
             return found
-    return _choose_within(spots, field.need, rank, domain=None, level=None)
+    return _choose_within(spots, candidates.need, rank, domain=None, level=None)
 
 
 def _choose_in_domains(
-    spots: Sequence[NodeSlot], domain_of: Mapping[str, str], level: int, need: ResourceUnits, rank: Rank
+    spots: Sequence[NodeSlot], domain_of: Mapping[str, str], level: int, units: ResourceUnits, rank: Rank
 ) -> NodeChoice | None:
     domains: dict[str, list[NodeSlot]] = {}
     for spot in spots:
@@ -104,9 +104,9 @@ def _choose_in_domains(
             domains.setdefault(name, []).append(spot)
     best: tuple[tuple[int, int, int], NodeChoice] | None = None
     for name, members in domains.items():
-        if len(members) < need.least_nodes or sum(spot.units for spot in members) < need.units:
+        if len(members) < units.least_nodes or sum(spot.units for spot in members) < units.units:
             continue
-        choice = _choose_within(members, need, rank, domain=name, level=level)
+        choice = _choose_within(members, units, rank, domain=name, level=level)
         if choice is not None:
             key = (len(choice.nodes), choice.broken, -sum(spot.node.gpus_free for spot in members))
             best = (key, choice) if best is None or key < best[0] else best
@@ -148,28 +148,28 @@ def _free_gpus(spots: Iterable[NodeSlot], domain_of: Mapping[str, str]) -> Mappi
     return free
 
 
-def compute_fullest_domain(field: CandidateNodes, avoided: frozenset[str]) -> float:
+def compute_fullest_domain(candidates: CandidateNodes, avoided: frozenset[str]) -> float:
     """The part of the job, 0 to 1, that has room now in the one domain that has most, of the closest level where a
     domain could hold it all. 1 where no network is known."""
-    domain_of = next((level for level in field.levels if _can_hold(field, level)), None)
+    domain_of = next((level for level in candidates.levels if _can_hold(candidates, level)), None)
     if domain_of is None:
-        return 0.0 if field.levels else 1.0
+        return 0.0 if candidates.levels else 1.0
     most = 0
-    for group in field.free:
+    for group in candidates.free:
         room: dict[str, int] = {}
         for spot in group:
             if spot.node.name not in avoided and (name := domain_of.get(spot.node.name)) is not None:
                 room[name] = room.get(name, 0) + spot.units
         most = max(most, *room.values(), 0)
-    return min(1.0, most / field.need.units)
+    return min(1.0, most / candidates.need.units)
 
 
-def _can_hold(field: CandidateNodes, domain_of: Mapping[str, str]) -> bool:
+def _can_hold(candidates: CandidateNodes, domain_of: Mapping[str, str]) -> bool:
     room: dict[str, int] = {}
-    for node in field.able:
+    for node in candidates.able:
         if (name := domain_of.get(node.name)) is not None:
-            room[name] = room.get(name, 0) + field.capacity[node.name]
-    return max(room.values(), default=0) >= field.need.units
+            room[name] = room.get(name, 0) + candidates.capacity[node.name]
+    return max(room.values(), default=0) >= candidates.need.units
 
 
 # How much a job insists on lying close together, and how long.

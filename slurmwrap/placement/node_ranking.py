@@ -119,7 +119,7 @@ class Avoidance:
     readable: bool = True
 
 
-def avoid(request: JobRequest, field: CandidateNodes, health: Sequence[NodeHealth], config: Config) -> Avoidance:
+def avoid(request: JobRequest, candidates: CandidateNodes, health: Sequence[NodeHealth], config: Config) -> Avoidance:
     """--exclude with the user's own nodes first; never one without which the job could not run at all."""
     own = request.value("exclude") or ""
     try:
@@ -131,18 +131,20 @@ def avoid(request: JobRequest, field: CandidateNodes, health: Sequence[NodeHealt
         return Avoidance(wish=OptionChange(option="exclude", value=None, reason=reason), readable=False)
     # its own --switches is firm to begin with: Slurm refuses a job that no switch could hold then
     settled = has_opaque_node_choice(request) or request.setting("switches") is not None
-    doubtful = [] if settled else _list_doubtful_nodes(field, health, theirs)
+    doubtful = [] if settled else _list_doubtful_nodes(candidates, health, theirs)
     if not doubtful:
         return Avoidance(nodes=theirs)
-    allowed = _count_allowed_exclusions(field, config)
+    allowed = _count_allowed_exclusions(candidates, config)
     chosen = doubtful[:allowed]
-    while chosen and not _is_enough(field, theirs, theirs | {entry.node for entry in chosen}):
+    while chosen and not _is_enough(candidates, theirs, theirs | {entry.node for entry in chosen}):
         chosen = chosen[:-1]
     left_in = [_explain_first_kept(entry, capped=len(chosen) == allowed) for entry in doubtful[len(chosen) :][:1]]
     if not chosen:
         return Avoidance(wish=OptionChange(option="exclude", value=None, reason=left_in[0]), nodes=theirs)
     named = {entry.node for entry in chosen}
-    value = ",".join(part for part in (own.strip(","), fold(n.name for n in field.members if n.name in named)) if part)
+    value = ",".join(
+        part for part in (own.strip(","), fold(n.name for n in candidates.members if n.name in named)) if part
+    )
     reasons = [f"{_describe_entry(entry)}: {entry.reason}" for entry in chosen[:3]]
     more = [f"and {len(chosen) - 3} more"] if len(chosen) > 3 else []
     reason = "; ".join([*reasons, *more, *left_in])
@@ -160,29 +162,29 @@ def _describe_entry(entry: NodeHealth) -> str:
 
 
 def _list_doubtful_nodes(
-    field: CandidateNodes, health: Sequence[NodeHealth], settled: frozenset[str]
+    candidates: CandidateNodes, health: Sequence[NodeHealth], settled: frozenset[str]
 ) -> list[NodeHealth]:
     """Worst first, then newest. A drained node needs no wish; what the user named themselves is theirs."""
-    found = [h for h in health if h.status in _RANK and h.node in field.capacity and h.node not in settled]
+    found = [h for h in health if h.status in _RANK and h.node in candidates.capacity and h.node not in settled]
     return sorted(found, key=lambda entry: (_RANK[entry.status], -entry.since, entry.node))
 
 
-def _count_allowed_exclusions(field: CandidateNodes, config: Config) -> int:
+def _count_allowed_exclusions(candidates: CandidateNodes, config: Config) -> int:
     """The cap counts what we drained already. A small partition may lose one node, never its only one."""
     cap = config.placement.exclude_cap
-    total = len(field.members)
-    ours = sum("DRAIN" in node.flags and node.reason.startswith(DRAIN_PREFIX) for node in field.members)
+    total = len(candidates.members)
+    ours = sum("DRAIN" in node.flags and node.reason.startswith(DRAIN_PREFIX) for node in candidates.members)
     return max(0, max(int(cap * total), 1 if cap > 0 and total > 1 else 0) - ours)
 
 
-def _is_enough(field: CandidateNodes, before: frozenset[str], after: frozenset[str]) -> bool:
+def _is_enough(candidates: CandidateNodes, before: frozenset[str], after: frozenset[str]) -> bool:
     """With every node up, the job could still run in each partition where it could before."""
     could = 0
-    for name in [partition.name for partition in field.partitions] or [""]:
-        here = [node for node in field.able if not name or name in node.partitions]
+    for name in [partition.name for partition in candidates.partitions] or [""]:
+        here = [node for node in candidates.able if not name or name in node.partitions]
         kept, left = ([n for n in here if n.name not in out] for out in (before, after))
-        if field.holds(kept, field.fewest):
-            if not field.holds(left, field.fewest):
+        if candidates.holds(kept, candidates.fewest):
+            if not candidates.holds(left, candidates.fewest):
                 return False
             could += 1
     return could > 0

@@ -98,26 +98,28 @@ def _name_steps(steps: Sequence[LocalityStep]) -> list[LocalityStep]:
 
 # Why the place that looks best now looks best, in sentences for `--explain`.
 def list_placement_remarks(
-    field: CandidateNodes,
+    candidates: CandidateNodes,
     choice: NodeChoice,
     avoided: frozenset[str],
     profile: ResourceProfile | None,
     outlook: PlanningFacts,
 ) -> tuple[str, ...]:
     """Clauses without a full stop; () where we know no node of the job. `avoided`: nodes that it does not get."""
-    if not field.able:
+    if not candidates.able:
         return ()
-    found = [_describe_nodes(field, choice)]
-    if field.reserved:
-        found.append(f"{_format_names(field.reserved)} cannot be had: a reservation begins before the job would end")
+    found = [_describe_nodes(candidates, choice)]
+    if candidates.reserved:
+        found.append(
+            f"{_format_names(candidates.reserved)} cannot be had: a reservation begins before the job would end"
+        )
     if len(choice.nodes) == 1:
-        spot, group = next((s, group) for group in field.free for s in group if s.node.name == choice.nodes[0])
-        found += _explain_spared_nodes(spot, group, avoided, field)
-        found += _explain_choice(spot.node, min(spot.units, field.need.units), field, profile, outlook)
+        spot, group = next((s, group) for group in candidates.free for s in group if s.node.name == choice.nodes[0])
+        found += _explain_spared_nodes(spot, group, avoided, candidates)
+        found += _explain_choice(spot.node, min(spot.units, candidates.need.units), candidates, profile, outlook)
     return tuple(found)
 
 
-def _describe_nodes(field: CandidateNodes, choice: NodeChoice) -> str:
+def _describe_nodes(candidates: CandidateNodes, choice: NodeChoice) -> str:
     if not choice.nodes:
         return "no place has room for all of it now: it waits, and takes nothing before it can have everything"
     names = _format_names(choice.nodes)
@@ -125,23 +127,23 @@ def _describe_nodes(field: CandidateNodes, choice: NodeChoice) -> str:
     if len(choice.nodes) == 1 and choice.broken:
         return f"best now: {names}{inside}, an idle node: none in use has room for it"
     if len(choice.nodes) == 1:
-        return f"best now: {names}{inside}, {_explain_node(field, choice)}"
-    spread = "" if choice.domain or not field.levels else "; no single network domain has room for it"
+        return f"best now: {names}{inside}, {_explain_node(candidates, choice)}"
+    spread = "" if choice.domain or not candidates.levels else "; no single network domain has room for it"
     return f"best now: {names}{inside}, the fewest nodes that hold it{spread}"
 
 
-def _explain_node(field: CandidateNodes, choice: NodeChoice) -> str:
-    node = next(s.node for group in field.free for s in group if s.node.name == choice.nodes[0])
-    if node.gpus_free <= field.need.units * field.need.gpus:
+def _explain_node(candidates: CandidateNodes, choice: NodeChoice) -> str:
+    node = next(s.node for group in candidates.free for s in group if s.node.name == choice.nodes[0])
+    if node.gpus_free <= candidates.need.units * candidates.need.gpus:
         return "whose free GPUs it fills"
     return "a node in use, so that no idle one is broken"
 
 
 def _explain_spared_nodes(
-    chosen: NodeSlot, group: Sequence[NodeSlot], avoided: frozenset[str], field: CandidateNodes
+    chosen: NodeSlot, group: Sequence[NodeSlot], avoided: frozenset[str], candidates: CandidateNodes
 ) -> Iterator[str]:
     """Nodes with as many GPUs and as many free that only Slurm's Weight puts behind it."""
-    node, units = chosen.node, field.need.units
+    node, units = chosen.node, candidates.need.units
     heavier = (s for s in group if s.node.weight > node.weight and s.units >= units and s.node.name not in avoided)
     alike = tuple(s.node.name for s in heavier if (s.node.gpus, s.node.gpus_free) == (node.gpus, node.gpus_free))
     if alike:
@@ -149,11 +151,11 @@ def _explain_spared_nodes(
 
 
 def _explain_choice(
-    node: Node, units: int, field: CandidateNodes, profile: ResourceProfile | None, outlook: PlanningFacts
+    node: Node, units: int, candidates: CandidateNodes, profile: ResourceProfile | None, outlook: PlanningFacts
 ) -> Iterator[str]:
     """What made this node better than others with as many GPUs free."""
-    gpus = field.need.on(units)[0]
-    parts = score(node, units, field.need, profile, outlook.loads)
+    gpus = candidates.need.on(units)[0]
+    parts = score(node, units, candidates.need, profile, outlook.loads)
     if gpus > 1 and is_on_one_socket(node, gpus):
         yield f"its {gpus} GPUs can lie on one socket of {node.name}"
     if parts.sockets:
@@ -224,7 +226,7 @@ def plan(
 def _tune_request(
     request: JobRequest,
     profile: ResourceProfile,
-    field: CandidateNodes,
+    candidates: CandidateNodes,
     snapshot: Snapshot,
     config: Config,
     outlook: PlanningFacts,
@@ -233,8 +235,8 @@ def _tune_request(
     from slurmwrap.placement.quota import compute_limits
     from slurmwrap.placement.tuning import tune
 
-    limits = compute_limits(request, field.partitions, snapshot.quotas, qos=outlook.qos, account=outlook.account)
-    return tune(request, profile, field, config, limits)
+    limits = compute_limits(request, candidates.partitions, snapshot.quotas, qos=outlook.qos, account=outlook.account)
+    return tune(request, profile, candidates, config, limits)
 
 
 def _name_locality(choice: NodeChoice) -> str:
@@ -243,23 +245,23 @@ def _name_locality(choice: NodeChoice) -> str:
     return "spread" if len(choice.nodes) > 1 and not choice.domain else "consolidated"
 
 
-def _collect_options(case: PlacementContext, avoidance: Avoidance, before: PlacementPlan | None) -> SlurmOptions:
+def _collect_options(context: PlacementContext, avoidance: Avoidance, before: PlacementPlan | None) -> SlurmOptions:
     """The nodes to avoid, then what is insisted on, in the order in which it is loosened."""
     avoided = SlurmOptions(wishes=(avoidance.wish,) if avoidance.wish else ())
-    if has_opaque_node_choice(case.request):
+    if has_opaque_node_choice(context.request):
         return avoided + SlurmOptions(remarks=("you pick the nodes yourself, so nothing is asked for about them",))
-    count = ask_for_node_count(case, before)
-    network = ask_for_one_domain(case, before, count)
-    return avoided + ask_for_nodes(case, count + network) + count + network
+    count = ask_for_node_count(context, before)
+    network = ask_for_one_domain(context, before, count)
+    return avoided + ask_for_nodes(context, count + network) + count + network
 
 
 def _find_tuned_candidates(
-    request: JobRequest, wishes: Sequence[OptionChange], field: CandidateNodes, snapshot: Snapshot
+    request: JobRequest, wishes: Sequence[OptionChange], candidates: CandidateNodes, snapshot: Snapshot
 ) -> CandidateNodes:
     """The field of the job with the CPUs and memory that it will ask for."""
     given = {wish.option: wish.value for wish in wishes if wish.value}
     if not given:
-        return field
+        return candidates
     shape = request.shape
     for option, value in given.items():
         if option in ("cpus-per-task", "cpus-per-gpu"):
@@ -268,18 +270,22 @@ def _find_tuned_candidates(
             shape = replace(shape, mem_mib=int(value.removesuffix("M")), mem_unit=MemUnit(option))
     changed = replace(request, shape=shape)
     need = compute_resource_units(changed)
-    return field if need is None else find_candidate_nodes(changed, need, snapshot, like=field)
+    return candidates if need is None else find_candidate_nodes(changed, need, snapshot, like=candidates)
 
 
 def _compute_delay(
-    request: JobRequest, profile: ResourceProfile | None, field: CandidateNodes, avoidance: Avoidance, config: Config
+    request: JobRequest,
+    profile: ResourceProfile | None,
+    candidates: CandidateNodes,
+    avoidance: Avoidance,
+    config: Config,
 ) -> LocalityDelay:
     """Not firm where we cannot report which nodes the user shuts out themselves."""
     found = compute_locality_delay(
         skew=profile.skew if profile else None,
         limit=config.placement.skew_limit,
-        nodes=max(2, field.fewest),
-        room=compute_fullest_domain(field, avoidance.nodes),
+        nodes=max(2, candidates.fewest),
+        room=compute_fullest_domain(candidates, avoidance.nodes),
         base_s=config.placement.switch_wait_s,
         time_limit_s=request.shape.time_limit_s,
     )

@@ -214,17 +214,17 @@ def _parse_names(hostlist: str | None) -> frozenset[str] | None:
 MATTERS = 0.05
 
 
-def limit_to_share_of_servers(claim: JobDemand, servers: Sequence[Server]) -> JobDemand:
+def limit_to_share_of_servers(demand: JobDemand, servers: Sequence[Server]) -> JobDemand:
     """It may be given less than it asks, but no more than its share: of what lies above others would be short."""
-    names = claim.servers
-    may_run = [s for s in servers if s.gpus >= claim.gpus_per_node and (names is None or s.name in names)]
-    share = share_of(claim, may_run)
-    if share is None or not claim.speeds:
-        return claim
+    names = demand.servers
+    may_run = [s for s in servers if s.gpus >= demand.gpus_per_node and (names is None or s.name in names)]
+    share = share_of(demand, may_run)
+    if share is None or not demand.speeds:
+        return demand
     return replace(
-        claim,
-        most_cpus=min(share.most_cpus, max(share.cpus, claim.cpus)),
-        most_mem_mib=min(share.most_mem_mib, max(share.mem_mib, claim.mem_mib)),
+        demand,
+        most_cpus=min(share.most_cpus, max(share.cpus, demand.cpus)),
+        most_mem_mib=min(share.most_mem_mib, max(share.mem_mib, demand.mem_mib)),
     )
 
 
@@ -241,12 +241,12 @@ def list_hurried_jobs(queue: Iterable[tuple[str, Set[str], bool]]) -> frozenset[
     return frozenset(found)
 
 
-def is_worth_an_update(claim: JobDemand, grant: Allocation, cpus: float, mem_mib: float) -> bool:
+def is_worth_an_update(demand: JobDemand, grant: Allocation, cpus: float, mem_mib: float) -> bool:
     """Whether a job that asks for `cpus` and `mem_mib` per GPU now should ask for its grant instead: always where it
     could start now. Else only a gain in speed, or something given back, is worth an update."""
     if grant.servers:
         return True
-    now, then = find_speed(claim.speeds, cpus, mem_mib), find_speed(claim.speeds, grant.cpus, grant.mem_mib)
+    now, then = find_speed(demand.speeds, cpus, mem_mib), find_speed(demand.speeds, grant.cpus, grant.mem_mib)
     if abs(then - now) > MATTERS * now:
         return True
     return cpus - grant.cpus >= 1 or mem_mib > grant.mem_mib * (1 + MATTERS)

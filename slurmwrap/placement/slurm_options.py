@@ -94,14 +94,14 @@ class PlacementContext:
         return self.patience.firm and self.patience.wait_s > 0 and self.outlook.relaxing and self.field.need.sure
 
 
-def keep_submitted_options(before: PlacementPlan, options: Sequence[str], case: PlacementContext) -> SlurmOptions:
+def keep_submitted_options(before: PlacementPlan, options: Sequence[str], context: PlacementContext) -> SlurmOptions:
     """The parts of the plan that the job was submitted with which only a reconciler may change now."""
     wishes = tuple(wish for wish in before.lines if wish.option in options and wish.value is not None)
     updates = {key: value for level in before.levels for key, value in level.updates}
     firm = [_FIRM[wish.option] for wish in wishes if wish.option in _FIRM]
     steps = tuple(
         LocalityStep(
-            name=name, wait_s=case.patience.wait_s, updates=((key, updates[key]),), reason=case.patience.reason
+            name=name, wait_s=context.patience.wait_s, updates=((key, updates[key]),), reason=context.patience.reason
         )
         for name, key in firm
         if key in updates
@@ -130,31 +130,31 @@ def keep_submitted_options(before: PlacementPlan, options: Sequence[str], case: 
 MAX_RACKS = 32
 
 
-def ask_for_one_domain(case: PlacementContext, before: PlacementPlan | None, count: SlurmOptions) -> SlurmOptions:
+def ask_for_one_domain(context: PlacementContext, before: PlacementPlan | None, count: SlurmOptions) -> SlurmOptions:
     """What to ask for a job of several nodes. `before`: the plan that it was submitted with; `count`: what is asked for
     about the number of nodes."""
-    source = case.snapshot.topology.source
-    if case.most < 2:
+    source = context.snapshot.topology.source
+    if context.most < 2:
         return SlurmOptions()
-    if any(partition.topology for partition in case.field.partitions):
+    if any(partition.topology for partition in context.field.partitions):
         return SlurmOptions(remarks=("its partition has a network topology of its own, which we do not see",))
     if before is not None and source != "tree":
-        return keep_submitted_options(before, ("constraint", "prefer", "segment"), case)
+        return keep_submitted_options(before, ("constraint", "prefer", "segment"), context)
     by_us = any(wish.option == "nodes" for wish in count.wishes)
-    least = case.request.shape.nodes
-    said = case.field.need.exact or (least is not None and case.field.holds_on(case.usable, least))
-    if source == "tree" and not (by_us or said or case.request.setting("switches")):
+    least = context.request.shape.nodes
+    said = context.field.need.exact or (least is not None and context.field.holds_on(context.usable, least))
+    if source == "tree" and not (by_us or said or context.request.setting("switches")):
         return SlurmOptions(
             remarks=("say the number of nodes (--nodes), and Slurm can be asked to keep it under one switch",)
         )
-    return _BY_SOURCE.get(source, _explain_no_topology)(case)
+    return _BY_SOURCE.get(source, _explain_no_topology)(context)
 
 
-def _explain_no_topology(case: PlacementContext) -> SlurmOptions:
+def _explain_no_topology(context: PlacementContext) -> SlurmOptions:
     return SlurmOptions(remarks=("Slurm knows no network topology here, so its nodes may lie anywhere",))
 
 
-def _explain_rack_file(case: PlacementContext) -> SlurmOptions:
+def _explain_rack_file(context: PlacementContext) -> SlurmOptions:
     return SlurmOptions(
         remarks=("Slurm does not know the racks of placement.topology_file, so it cannot be asked for one",)
     )
@@ -163,18 +163,18 @@ def _explain_rack_file(case: PlacementContext) -> SlurmOptions:
 # ------------------------------------------------------------------------------------------- topology/tree
 
 
-def _ask_for_switches(case: PlacementContext) -> SlurmOptions:
-    if case.request.setting("switches"):
+def _ask_for_switches(context: PlacementContext) -> SlurmOptions:
+    if context.request.setting("switches"):
         return SlurmOptions(remarks=("you ask for switches yourself",))
-    count, leaves = _count_fewest_leaves(case)
-    if case.config.placement.switch_wait_s <= 0 or count is None or count == leaves:
+    count, leaves = _count_fewest_leaves(context)
+    if context.config.placement.switch_wait_s <= 0 or count is None or count == leaves:
         return SlurmOptions()
-    due, clamp = case.patience.wait_s, case.snapshot.max_switch_wait_s
+    due, clamp = context.patience.wait_s, context.snapshot.max_switch_wait_s
     wait, where = min(due, clamp), "one switch" if count == 1 else f"{count} switches"
     if wait < 1:
-        return SlurmOptions(remarks=(f"no switch is waited for: {case.patience.reason}",))
+        return SlurmOptions(remarks=(f"no switch is waited for: {context.patience.reason}",))
     cut = f", its max_switch_wait, for {due} s would be due" if wait < due else " for that"
-    reason = f"{case.most} nodes fit under {where}; {case.patience.reason}; Slurm waits up to {wait} s{cut}"
+    reason = f"{context.most} nodes fit under {where}; {context.patience.reason}; Slurm waits up to {wait} s{cut}"
     wish = OptionChange(option="switches", value=f"{count}@{wait // 60}:{wait % 60:02d}", reason=reason)
     step = LocalityStep(
         name=where, wait_s=wait, updates=(("Switches", "0"),), reason=f"{where} did not come free in time"
@@ -182,34 +182,34 @@ def _ask_for_switches(case: PlacementContext) -> SlurmOptions:
     return SlurmOptions(wishes=(wish,), steps=(step,))
 
 
-def _count_fewest_leaves(case: PlacementContext) -> tuple[int | None, int]:
+def _count_fewest_leaves(context: PlacementContext) -> tuple[int | None, int]:
     """(leaf switches that it needs in the closest domain that can hold it, leaf switches with nodes for it)."""
-    usable = case.usable
-    if not case.field.levels:
+    usable = context.usable
+    if not context.field.levels:
         return None, 0
-    leaf_of = case.field.levels[0]
-    for domain_of in case.field.levels:
-        holding = [members for members in _group_by_domain(usable, domain_of).values() if _can_hold(members, case)]
+    leaf_of = context.field.levels[0]
+    for domain_of in context.field.levels:
+        holding = [members for members in _group_by_domain(usable, domain_of).values() if _can_hold(members, context)]
         if holding:
             if domain_of is leaf_of:
                 return 1, len(_group_by_domain(usable, leaf_of))
-            needed = min(_count_leaves(members, leaf_of, case) for members in holding)
+            needed = min(_count_leaves(members, leaf_of, context) for members in holding)
             return needed, len(_group_by_domain(usable, leaf_of))
     return None, 0
 
 
-def _count_leaves(members: Sequence[Node], leaf_of: Mapping[str, str], case: PlacementContext) -> int:
+def _count_leaves(members: Sequence[Node], leaf_of: Mapping[str, str], context: PlacementContext) -> int:
     taken: list[Node] = []
     leaves = sorted(_group_by_domain(members, leaf_of).values(), key=len, reverse=True)
     for count, leaf in enumerate(leaves, start=1):
         taken += leaf
-        if _can_hold(taken, case):
+        if _can_hold(taken, context):
             return count
     return len(leaves)
 
 
-def _can_hold(nodes: Sequence[Node], case: PlacementContext) -> bool:
-    return len(nodes) >= case.most and case.field.holds(nodes, case.most)
+def _can_hold(nodes: Sequence[Node], context: PlacementContext) -> bool:
+    return len(nodes) >= context.most and context.field.holds(nodes, context.most)
 
 
 def _group_by_domain(nodes: Iterable[Node], domain_of: Mapping[str, str]) -> dict[str, list[Node]]:
@@ -223,12 +223,12 @@ def _group_by_domain(nodes: Iterable[Node], domain_of: Mapping[str, str]) -> dic
 # ------------------------------------------------------------------------------------------- topology/block
 
 
-def _ask_for_segment(case: PlacementContext) -> SlurmOptions:
+def _ask_for_segment(context: PlacementContext) -> SlurmOptions:
     """Loosened only where the block that Slurm insists on has no room now, for a job that loses little by it."""
-    need, choice, level = case.field.need, case.choice, find_insisted_level(case)
-    if case.request.setting("segment"):
+    need, choice, level = context.field.need, context.choice, find_insisted_level(context)
+    if context.request.setting("segment"):
         return SlurmOptions(remarks=("you ask for segments yourself",))
-    release = case.snapshot.release
+    release = context.snapshot.release
     if release is None or not BY_NAME["segment"].known_to(release):
         return SlurmOptions(
             remarks=("Slurm itself keeps it inside one block; this release cannot cut it into segments",)
@@ -239,32 +239,34 @@ def _ask_for_segment(case: PlacementContext) -> SlurmOptions:
         )
     if level is not None and choice.domain is not None and (choice.level or 0) <= level:
         return SlurmOptions(remarks=(f"Slurm itself keeps it inside one block; {choice.domain} has room now",))
-    if level is not None and (case.patience.firm or (case.patience.wait_s and not case.outlook.starts_now)):
-        return SlurmOptions(remarks=(f"Slurm itself keeps it inside one block; {case.patience.reason}",))
-    size = _find_largest_segment(case, now=level is not None)
+    if level is not None and (context.patience.firm or (context.patience.wait_s and not context.outlook.starts_now)):
+        return SlurmOptions(remarks=(f"Slurm itself keeps it inside one block; {context.patience.reason}",))
+    size = _find_largest_segment(context, now=level is not None)
     if size is None:
         return SlurmOptions(remarks=("no block has room for it, and it cannot be cut into segments that would have",))
     nodes, when = need.least_nodes, "now" if level is not None else "at all, so Slurm would refuse it"
-    why = f"; {case.patience.reason}" if not case.patience.wait_s else "; it starts now instead of waiting for one"
+    why = (
+        f"; {context.patience.reason}" if not context.patience.wait_s else "; it starts now instead of waiting for one"
+    )
     reason = f"no block has room for {nodes} nodes {when}, but blocks have for {size} each{why * (level is not None)}"
     return SlurmOptions(wishes=(OptionChange(option="segment", value=str(size), reason=reason),))
 
 
-def find_insisted_level(case: PlacementContext) -> int | None:
+def find_insisted_level(context: PlacementContext) -> int | None:
     """The smallest level with a block of so many nodes: the job must lie in one of that. None: no block is so large."""
-    blocks = case.snapshot.topology.blocks
-    return min((b.level for b in blocks if (b.size or len(b.nodes)) >= case.field.need.least_nodes), default=None)
+    blocks = context.snapshot.topology.blocks
+    return min((b.level for b in blocks if (b.size or len(b.nodes)) >= context.field.need.least_nodes), default=None)
 
 
-def _find_largest_segment(case: PlacementContext, *, now: bool) -> int | None:
+def _find_largest_segment(context: PlacementContext, *, now: bool) -> int | None:
     """The largest piece that divides the job, fits a base block, and has room often enough: now, or with all idle."""
-    nodes = case.field.need.least_nodes
-    blocks = [block for block in case.snapshot.topology.blocks if block.level == 0]
+    nodes = context.field.need.least_nodes
+    blocks = [block for block in context.snapshot.topology.blocks if block.level == 0]
     base = min((block.size or len(block.nodes) for block in blocks), default=0)
-    idle = [node.name for node in case.usable if node.name in case.field.ready]
-    groups = [[spot.node.name for spot in group] for group in case.field.free] if now else [idle]
+    idle = [node.name for node in context.usable if node.name in context.field.ready]
+    groups = [[spot.node.name for spot in group] for group in context.field.free] if now else [idle]
     for group in groups:
-        here = frozenset(group) - case.avoided
+        here = frozenset(group) - context.avoided
         room = [min(len(here.intersection(block.nodes)), block.size or len(block.nodes)) for block in blocks]
         for size in range(min(base, nodes - 1), 0, -1):
             if nodes % size == 0 and sum(one // size for one in room) * size >= nodes:
@@ -275,20 +277,20 @@ def _find_largest_segment(case: PlacementContext, *, now: bool) -> int | None:
 # ------------------------------------------------------------------------------------------- features
 
 
-def _ask_for_racks(case: PlacementContext) -> SlurmOptions:
+def _ask_for_racks(context: PlacementContext) -> SlurmOptions:
     """Racks are the domains of the closest level, named as the features are."""
-    if case.request.setting("constraint") or case.request.setting("prefer"):
+    if context.request.setting("constraint") or context.request.setting("prefer"):
         return SlurmOptions(remarks=("you ask for node features yourself, so no rack is asked for",))
-    racks = _group_by_domain(case.usable, case.field.levels[0])
-    holding = sorted(name for name, members in racks.items() if _can_hold(members, case))
+    racks = _group_by_domain(context.usable, context.field.levels[0])
+    holding = sorted(name for name, members in racks.items() if _can_hold(members, context))
     if not holding or len(racks) < 2 or len(holding) > MAX_RACKS:
-        return SlurmOptions(remarks=(f"no single rack can hold {case.most} nodes for it",) if not holding else ())
+        return SlurmOptions(remarks=(f"no single rack can hold {context.most} nodes for it",) if not holding else ())
     value = f"[{'|'.join(holding)}]" if len(holding) > 1 else holding[0]
-    where = f"{case.most} nodes fit into one rack; {case.patience.reason}"
-    if not case.firm:
+    where = f"{context.most} nodes fit into one rack; {context.patience.reason}"
+    if not context.firm:
         reason = f"{where}; Slurm takes one rack if that is free, else any nodes"
         return SlurmOptions(wishes=(OptionChange(option="prefer", value=value, reason=reason),))
-    wait = case.patience.wait_s
+    wait = context.patience.wait_s
     wish = OptionChange(option="constraint", value=value, reason=f"{where}; the reconciler drops this after {wait} s")
     step = LocalityStep(name="one rack", wait_s=wait, updates=(("Features", ""),), reason="no rack came free in time")
     return SlurmOptions(wishes=(wish,), steps=(step,))
@@ -321,33 +323,33 @@ _BY_SOURCE: Mapping[str, Callable[[PlacementContext], SlurmOptions]] = {
 _TAKES_EVERY_LIST = (22, 5)
 
 
-def ask_for_node_count(case: PlacementContext, before: PlacementPlan | None) -> SlurmOptions:
+def ask_for_node_count(context: PlacementContext, before: PlacementPlan | None) -> SlurmOptions:
     """The number of nodes. `before`: the plan that the job was submitted with."""
     if before is not None:
-        return keep_submitted_options(before, ("nodes",), case)
-    shape = case.request.shape
+        return keep_submitted_options(before, ("nodes",), context)
+    shape = context.request.shape
     if shape.nodes is None:
-        return _ask_for_fewest(case)
-    if case.field.need.exact or shape.gpu_unit not in (GpuUnit.GRES, GpuUnit.PER_NODE):
+        return _ask_for_fewest(context)
+    if context.field.need.exact or shape.gpu_unit not in (GpuUnit.GRES, GpuUnit.PER_NODE):
         return SlurmOptions()
     return SlurmOptions(remarks=("on fewer nodes of your range it would have fewer GPUs: Slurm takes the most it can",))
 
 
-def _ask_for_fewest(case: PlacementContext) -> SlurmOptions:
-    field, need = case.field, case.field.need
-    if case.request.shape.gpu_unit not in (GpuUnit.GPUS, GpuUnit.PER_TASK) or need.per_node is not None:
+def _ask_for_fewest(context: PlacementContext) -> SlurmOptions:
+    field, need = context.field, context.field.need
+    if context.request.shape.gpu_unit not in (GpuUnit.GPUS, GpuUnit.PER_TASK) or need.per_node is not None:
         return SlurmOptions()
-    if not case.firm or need.units < 2:
+    if not context.firm or need.units < 2:
         return SlurmOptions(remarks=("Slurm takes the fewest nodes that are free",) if need.units > 1 else ())
     allowed = [p.max_nodes for p in field.partitions if p.max_nodes]
     # No node without a task.
     most = min([need.units, need.tasks or need.units, len(field.able), *allowed])
     least = max([1, *(p.min_nodes for p in field.partitions)])
-    if not least <= field.fewest < most or not field.holds_on(case.usable, field.fewest):
+    if not least <= field.fewest < most or not field.holds_on(context.usable, field.fewest):
         return SlurmOptions()
     nodes = f"{field.fewest} node{'s' * (field.fewest > 1)}"
-    wait = case.patience.wait_s
-    reason = f"{nodes} can hold it; {case.patience.reason}; the reconciler drops this after {wait} s"
+    wait = context.patience.wait_s
+    reason = f"{nodes} can hold it; {context.patience.reason}; the reconciler drops this after {wait} s"
     update = ("NumNodes", f"{field.fewest}-{most}")
     step = LocalityStep(
         name="fewest nodes", wait_s=wait, updates=(update,), reason=f"{nodes} did not come free in time"
@@ -355,14 +357,14 @@ def _ask_for_fewest(case: PlacementContext) -> SlurmOptions:
     return SlurmOptions(wishes=(OptionChange(option="nodes", value=str(field.fewest), reason=reason),), steps=(step,))
 
 
-def ask_for_nodes(case: PlacementContext, others: SlurmOptions) -> SlurmOptions:
+def ask_for_nodes(context: PlacementContext, others: SlurmOptions) -> SlurmOptions:
     """The very nodes, for a job that would start on them at once. `others`: what else is asked for."""
-    seconds = case.config.placement.pin_s
-    names = case.choice.nodes
-    if not names or case.choice.spots <= len(names):
+    seconds = context.config.placement.pin_s
+    names = context.choice.nodes
+    if not names or context.choice.spots <= len(names):
         return SlurmOptions()
     chosen = fold(names)
-    if why := _explain_no_node_list(case, others):
+    if why := _explain_no_node_list(context, others):
         return SlurmOptions(remarks=(f"not tied to {chosen}: {why}",))
     reason = f"free now and best; if {chosen} is taken, it may start on other nodes after {seconds} s"
     step = LocalityStep(
@@ -371,60 +373,60 @@ def ask_for_nodes(case: PlacementContext, others: SlurmOptions) -> SlurmOptions:
     return SlurmOptions(wishes=(OptionChange(option="nodelist", value=chosen, reason=reason),), steps=(step,))
 
 
-def _explain_no_node_list(case: PlacementContext, others: SlurmOptions) -> str:
+def _explain_no_node_list(context: PlacementContext, others: SlurmOptions) -> str:
     """Why these nodes are not asked for, as a clause; "" when they are."""
-    planned = [n.name for n in case.field.able if "PLANNED" in n.flags and n.name in case.choice.nodes]
-    waits = {wish.option for wish in others.wishes} & {"switches", "constraint"} or case.request.setting("switches")
+    planned = [n.name for n in context.field.able if "PLANNED" in n.flags and n.name in context.choice.nodes]
+    waits = {wish.option for wish in others.wishes} & {"switches", "constraint"} or context.request.setting("switches")
     reasons = (
-        (not case.outlook.relaxing, "no reconciler here would release it to other nodes"),
-        (case.config.placement.pin_s <= 0, "placement.pin_s is 0"),
-        (case.request.setting("array") is not None, "tasks of an array would all want the same nodes"),
-        (not case.outlook.starts_now, "it may not start at once"),
-        (not case.field.need.sure, "what it needs on a node is not known for certain"),
-        (_get_fixed_count(case, others) != len(case.choice.nodes), "its number of nodes is open"),
-        (case.request.setting("prefer") is not None, "you prefer some nodes yourself"),
-        (not _is_allowed_everywhere(case), "not all of your partitions have them"),
+        (not context.outlook.relaxing, "no reconciler here would release it to other nodes"),
+        (context.config.placement.pin_s <= 0, "placement.pin_s is 0"),
+        (context.request.setting("array") is not None, "tasks of an array would all want the same nodes"),
+        (not context.outlook.starts_now, "it may not start at once"),
+        (not context.field.need.sure, "what it needs on a node is not known for certain"),
+        (_get_fixed_count(context, others) != len(context.choice.nodes), "its number of nodes is open"),
+        (context.request.setting("prefer") is not None, "you prefer some nodes yourself"),
+        (not _is_allowed_everywhere(context), "not all of your partitions have them"),
         (
-            len(case.choice.nodes) > 1 and any(p.topology for p in case.field.partitions),
+            len(context.choice.nodes) > 1 and any(p.topology for p in context.field.partitions),
             "its partition has a network of its own",
         ),
-        (_is_refused_by_slurm(case), "Slurm refuses any list of nodes with this --gpus and --ntasks-per-node"),
-        (not _is_within_block(case, others), "Slurm lets it lie in one block, or in segments of one block each"),
+        (_is_refused_by_slurm(context), "Slurm refuses any list of nodes with this --gpus and --ntasks-per-node"),
+        (not _is_within_block(context, others), "Slurm lets it lie in one block, or in segments of one block each"),
         (bool(planned), f"Slurm plans another job on {', '.join(planned[:3])}"),
         (
-            len(case.choice.nodes) > 1 and case.choice.level != 0 and bool(waits),
+            len(context.choice.nodes) > 1 and context.choice.level != 0 and bool(waits),
             "they lie apart, and it waits to lie close",
         ),
     )
     return next((why for hit, why in reasons if hit), "")
 
 
-def _is_allowed_everywhere(case: PlacementContext) -> bool:
+def _is_allowed_everywhere(context: PlacementContext) -> bool:
     """With EnforcePartLimits=ALL Slurm refuses a list of nodes that one of the partitions does not have."""
-    names = {partition.name for partition in case.field.partitions}
-    return all(names <= set(node.partitions) for node in case.field.able if node.name in case.choice.nodes)
+    names = {partition.name for partition in context.field.partitions}
+    return all(names <= set(node.partitions) for node in context.field.able if node.name in context.choice.nodes)
 
 
-def _is_refused_by_slurm(case: PlacementContext) -> bool:
+def _is_refused_by_slurm(context: PlacementContext) -> bool:
     """Several nodes, --gpus, and --ntasks-per-node that makes as many tasks for each GPU."""
-    shape, nodes = case.request.shape, len(case.choice.nodes)
-    if case.snapshot.release == _TAKES_EVERY_LIST or shape.gpu_unit is not GpuUnit.GPUS or nodes < 2:
+    shape, nodes = context.request.shape, len(context.choice.nodes)
+    if context.snapshot.release == _TAKES_EVERY_LIST or shape.gpu_unit is not GpuUnit.GPUS or nodes < 2:
         return False
     return bool(shape.tasks_per_node) and nodes * (shape.tasks_per_node or 0) % shape.gpus == 0
 
 
-def _is_within_block(case: PlacementContext, others: SlurmOptions) -> bool:
+def _is_within_block(context: PlacementContext, others: SlurmOptions) -> bool:
     """With topology/block Slurm never starts a job on nodes that its block, or its segments, do not hold."""
-    if case.snapshot.topology.source != "block" or len(case.choice.nodes) < 2:
+    if context.snapshot.topology.source != "block" or len(context.choice.nodes) < 2:
         return True
-    cut = case.request.setting("segment") or any(wish.option == "segment" for wish in others.wishes)
-    level, reached = find_insisted_level(case), case.choice.level
+    cut = context.request.setting("segment") or any(wish.option == "segment" for wish in others.wishes)
+    level, reached = find_insisted_level(context), context.choice.level
     return not cut and None not in (level, reached) and (reached or 0) <= (level or 0)
 
 
-def _get_fixed_count(case: PlacementContext, others: SlurmOptions) -> int | None:
+def _get_fixed_count(context: PlacementContext, others: SlurmOptions) -> int | None:
     """The number of nodes, where it is fixed: said outright or by us, or a single unit."""
-    need = case.field.need
+    need = context.field.need
     by_us = next((int(wish.value) for wish in others.wishes if wish.option == "nodes" and wish.value), None)
     if by_us is None and (need.exact or (need.units == 1 and need.most_nodes is None)):
         return need.least_nodes

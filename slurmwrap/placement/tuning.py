@@ -177,23 +177,23 @@ def tune_single_job(
     )
 
 
-def allocate_single_job(claim: JobDemand, node: Node, divide: Divide) -> tuple[float, int]:
+def allocate_single_job(demand: JobDemand, node: Node, divide: Divide) -> tuple[float, int]:
     """CPUs and MiB per GPU that `divide` grants it on an empty `node`, never above its share there."""
-    (grant,) = divide([limit_to_share(claim, node)], [make_empty_server(node)])
-    return _drop_useless_raises(claim, grant)
+    (grant,) = divide([limit_to_share(demand, node)], [make_empty_server(node)])
+    return _drop_useless_raises(demand, grant)
 
 
-def _drop_useless_raises(claim: JobDemand, grant: Allocation) -> tuple[float, int]:
+def _drop_useless_raises(demand: JobDemand, grant: Allocation) -> tuple[float, int]:
     """CPUs and MiB per GPU without raises that make nothing faster as far as anybody knows."""
-    cpus, memory, plain = grant.cpus, grant.mem_mib, max(claim.cpus, claim.least_cpus)
-    known = find_speed(claim.speeds, cpus, memory)
-    if cpus > plain and known <= find_speed(claim.speeds, plain, memory):
+    cpus, memory, plain = grant.cpus, grant.mem_mib, max(demand.cpus, demand.least_cpus)
+    known = find_speed(demand.speeds, cpus, memory)
+    if cpus > plain and known <= find_speed(demand.speeds, plain, memory):
         cpus = plain
-    if memory > claim.mem_mib and known <= find_speed(claim.speeds, cpus, claim.mem_mib):
-        memory = claim.mem_mib
+    if memory > demand.mem_mib and known <= find_speed(demand.speeds, cpus, demand.mem_mib):
+        memory = demand.mem_mib
     return cpus, memory
 
 
-def _describe_effect(claim: JobDemand, cpus: float, mem_mib: int) -> str:
-    before, after = find_speed(claim.speeds, claim.cpus, claim.mem_mib), find_speed(claim.speeds, cpus, mem_mib)
+def _describe_effect(demand: JobDemand, cpus: float, mem_mib: int) -> str:
+    before, after = find_speed(demand.speeds, demand.cpus, demand.mem_mib), find_speed(demand.speeds, cpus, mem_mib)
     return f"it runs {after / before:.3g} times as fast" if before and after > before * 1.005 else "it is as fast"

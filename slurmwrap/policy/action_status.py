@@ -46,18 +46,18 @@ _NOW, _LATER, _DONE = (
 )
 
 
-def get_status_of_job_action(action: ActionRecord, record: JobRun, job: JobRecord | None, now: float) -> ActionStatus:
-    """Of an action that runs `record`'s job again; `job` is Slurm's record at this moment."""
+def get_status_of_job_action(action: ActionRecord, run: JobRun, job: JobRecord | None, now: float) -> ActionStatus:
+    """Of an action that runs `run`'s job again; `job` is Slurm's record at this moment."""
     if job is None:
         return _make_void_status("Slurm has forgotten the job")
-    if job.uid != record.uid:
+    if job.uid != run.uid:
         return _make_void_status("the job id belongs to another user's job now")
     if job.state == "CANCELLED":
         return _make_void_status("it was cancelled meanwhile")
     if action.verb == Verb.REQUEUEHOLD.value:
-        return _get_status_of_requeuehold(record, job)
+        return _get_status_of_requeuehold(run, job)
     # Not "later than": the controller's clock may have been put back meanwhile.
-    if job.submit_time == record.attempt.submit_time or job.restarts != record.restarts + 1:
+    if job.submit_time == run.attempt.submit_time or job.restarts != run.restarts + 1:
         return _make_void_status("the job is not in the run that this belongs to")
     if action.verb == Verb.RELEASE.value:
         return _NOW if _is_held(job) else _DONE
@@ -92,12 +92,12 @@ def get_status_of_drain(action: ActionRecord, fleet: Fleet, share: float) -> Act
     return _NOW
 
 
-def _get_status_of_requeuehold(record: JobRun, job: JobRecord) -> ActionStatus:
-    if job.submit_time == record.attempt.submit_time:
+def _get_status_of_requeuehold(run: JobRun, job: JobRecord) -> ActionStatus:
+    if job.submit_time == run.attempt.submit_time:
         if job.state == "COMPLETING":
             return _LATER
         return _NOW if job.ended else _make_void_status(f"Slurm says it is {job.state}")
-    ours = job.pending and job.restarts == record.restarts + 1 and _is_held(job)
+    ours = job.pending and job.restarts == run.restarts + 1 and _is_held(job)
     return _DONE if ours else _make_void_status("it was requeued already")
 
 

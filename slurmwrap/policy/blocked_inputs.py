@@ -18,29 +18,29 @@ _UNREAD = "cannot be read"
 _SHOWN = 200
 
 
-def format_block_reason(case: DecisionContext) -> str:
+def format_block_reason(context: DecisionContext) -> str:
     """Why the input is blamed, with the line that names it."""
-    path, line = case.diagnosis.input_path, _format_root_line(case)
+    path, line = context.diagnosis.input_path, _format_root_line(context)
     if not path:
-        return case.diagnosis.advice or "an input is missing or broken"
-    if case.fault:
-        return f"{path}: {case.fault}"
+        return context.diagnosis.advice or "an input is missing or broken"
+    if context.fault:
+        return f"{path}: {context.fault}"
     return f"the log blames {path}" + (f" ({line})" if line else "")
 
 
-def make_blocks(case: DecisionContext) -> tuple[BlockedInput, ...]:
+def make_blocks(context: DecisionContext) -> tuple[BlockedInput, ...]:
     """The owner's block, and everybody's where there is more than one user's claim; () where nothing can be blocked."""
-    if not case.digest or case.record.uid < 0:
+    if not context.digest or context.record.uid < 0:
         return ()
     own = BlockedInput(
-        digest=case.digest,
-        path=case.diagnosis.input_path,
-        uid=case.record.uid,
-        reason=format_block_reason(case),
-        at=case.now,
-        job_id=case.record.attempt.job_id,
+        digest=context.digest,
+        path=context.diagnosis.input_path,
+        uid=context.record.uid,
+        reason=format_block_reason(context),
+        at=context.now,
+        job_id=context.record.attempt.job_id,
     )
-    for_all = _find_site_reason(case)
+    for_all = _find_site_reason(context)
     return (own, replace(own, uid=EVERYBODY, reason=for_all)) if for_all else (own,)
 
 
@@ -49,45 +49,47 @@ def make_block_actions(blocks: tuple[BlockedInput, ...]) -> tuple[PlannedAction,
     return tuple(PlannedAction(rule="block_input", action=make_block_action(block)) for block in blocks)
 
 
-def make_block_action(block: BlockedInput) -> SlurmAction:
+def make_block_action(blocked: BlockedInput) -> SlurmAction:
     """One block as a recorded change."""
-    whom = "site" if block.uid == EVERYBODY else "user"
+    whom = "site" if blocked.uid == EVERYBODY else "user"
     return SlurmAction(
-        verb=Verb.BLOCK_INPUT, target=block.path, key=whom, value=block.digest, reason=block.reason[:_SHOWN]
+        verb=Verb.BLOCK_INPUT, target=blocked.path, key=whom, value=blocked.digest, reason=blocked.reason[:_SHOWN]
     )
 
 
-def make_published_block(block: BlockedInput) -> BlockedInput:
-    """`block` as everybody may see it: a path and a log line are its user's; the digest means something only to
+def make_published_block(blocked: BlockedInput) -> BlockedInput:
+    """`blocked` as everybody may see it: a path and a log line are its user's; the digest means something only to
     those who can read the file."""
-    if block.uid == EVERYBODY:
-        return replace(block, path="")
-    return replace(block, path="", reason=f"it made job {block.job_id} fail" if block.job_id else "blocked by its user")
+    if blocked.uid == EVERYBODY:
+        return replace(blocked, path="")
+    return replace(
+        blocked, path="", reason=f"it made job {blocked.job_id} fail" if blocked.job_id else "blocked by its user"
+    )
 
 
-def list_blamed_nodes(case: DecisionContext) -> frozenset[str]:
+def list_blamed_nodes(context: DecisionContext) -> frozenset[str]:
     """Nodes on which this job failed of the input: single ones only, of several no one knows which one read it."""
-    here = case.record.nodes if len(case.record.nodes) == 1 else ()
-    entity, category = case.diagnosis.input_path, case.diagnosis.category
-    before = {e.node for e in case.ledger.entries if e.node and (e.category, e.entity) == (category, entity)}
+    here = context.record.nodes if len(context.record.nodes) == 1 else ()
+    entity, category = context.diagnosis.input_path, context.diagnosis.category
+    before = {e.node for e in context.ledger.entries if e.node and (e.category, e.entity) == (category, entity)}
     return frozenset((*here, *before))
 
 
-def _find_site_reason(case: DecisionContext) -> str:
+def _find_site_reason(context: DecisionContext) -> str:
     """Why everybody is bound; "" when only the owner is. Without path or log line: everybody sees it."""
-    if not case.site:
+    if not context.site:
         return ""
-    if case.fault and case.theirs and not case.fault.startswith(_UNREAD):
-        return f"our own read of it: {case.fault}"
-    here = list_blamed_nodes(case)
-    for other in case.also_failed:
-        if other.uid != case.record.uid and any(a != b for a in here for b in other.nodes):
+    if context.fault and context.theirs and not context.fault.startswith(_UNREAD):
+        return f"our own read of it: {context.fault}"
+    here = list_blamed_nodes(context)
+    for other in context.also_failed:
+        if other.uid != context.record.uid and any(a != b for a in here for b in other.nodes):
             return "jobs of several users failed of it on several nodes"
     return ""
 
 
-def _format_root_line(case: DecisionContext) -> str:
-    root = next((c for c in case.diagnosis.evidence if c.role == "root"), None)
+def _format_root_line(context: DecisionContext) -> str:
+    root = next((c for c in context.diagnosis.evidence if c.role == "root"), None)
     if root is None:
         return ""
     text = root.text.strip()

@@ -48,47 +48,47 @@ class DecisionContext:
 
 
 # Whether a job may be run again at all, and why not, in words for its user.
-def is_requeued(case: DecisionContext) -> bool:
+def is_requeued(context: DecisionContext) -> bool:
     """Slurm shows a later run already: it, or someone else, requeued the job."""
-    return case.job is not None and case.job.submit_time > case.record.attempt.submit_time
+    return context.job is not None and context.job.submit_time > context.record.attempt.submit_time
 
 
-def find_owner_refusal(case: DecisionContext) -> str:
+def find_owner_refusal(context: DecisionContext) -> str:
     """Why its user did not agree; "" when they did."""
-    if case.submission is None:
+    if context.submission is None:
         return "it was not submitted by gsub"
-    return "" if case.submission.retry else "it was submitted without --retry"
+    return "" if context.submission.retry else "it was submitted without --retry"
 
 
-def find_refusal(case: DecisionContext) -> str:
+def find_refusal(context: DecisionContext) -> str:
     """Why the job may not be run again by us, by its user's and Slurm's record; "" when it may."""
-    if unwilling := find_owner_refusal(case):
+    if unwilling := find_owner_refusal(context):
         return unwilling
-    if case.job is None:
+    if context.job is None:
         return "Slurm has forgotten it"
-    if case.job.uid != case.record.uid:
+    if context.job.uid != context.record.uid:
         return "the job id belongs to another user's job now"
-    if not case.job.requeue:
+    if not context.job.requeue:
         return "it is not requeueable (Requeue=0)"
-    if "CANCELLED" in (case.record.state, case.job.state):
+    if "CANCELLED" in (context.record.state, context.job.state):
         # scontrol would requeue it without complaint (facts/slurm.md 3)
         return "it was cancelled"
-    if _is_bare_array(case):
-        return f"Slurm gives no task of array {case.job.array_job_id}, and its bare id would mean every task"
-    if case.record.state == "COMPLETED":
+    if _is_bare_array(context):
+        return f"Slurm gives no task of array {context.job.array_job_id}, and its bare id would mean every task"
+    if context.record.state == "COMPLETED":
         return "Slurm counts it as COMPLETED, and jobs that depend on it may have started"
-    if case.record.state == "PREEMPTED":
+    if context.record.state == "PREEMPTED":
         return "Slurm preempted it for good (PreemptMode), which is respected"
-    if not case.job.ended:
-        return f"Slurm says it is {case.job.state}"
+    if not context.job.ended:
+        return f"Slurm says it is {context.job.state}"
     return ""
 
 
-def find_exhausted_budget(case: DecisionContext, spent: int, limit: int, config: Config) -> str:
+def find_exhausted_budget(context: DecisionContext, spent: int, limit: int, config: Config) -> str:
     """Which budget is used up; "" when none is. An incident's failures cost their root cause nothing."""
-    settings, ledger = config.retry, case.ledger
-    if case.incident is None and spent >= limit:
-        return f"failed {spent + 1} times of {case.diagnosis.category}; the limit is {limit} retries"
+    settings, ledger = config.retry, context.ledger
+    if context.incident is None and spent >= limit:
+        return f"failed {spent + 1} times of {context.diagnosis.category}; the limit is {limit} retries"
     if 0 < settings.max_restarts <= ledger.failures:
         times = ledger.failures + 1
         return f"failed {times} times in all; after {settings.max_restarts} a person decides (retry.max_restarts)"
@@ -98,6 +98,6 @@ def find_exhausted_budget(case: DecisionContext, spent: int, limit: int, config:
     return ""
 
 
-def _is_bare_array(case: DecisionContext) -> bool:
-    job = case.job
+def _is_bare_array(context: DecisionContext) -> bool:
+    job = context.job
     return job is not None and job.array_job_id is not None and job.array_task_id is None

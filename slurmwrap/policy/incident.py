@@ -94,14 +94,14 @@ def find(
     return tuple(sorted((close_incident(one, now) for one in grown), key=lambda i: (i.began, i.incident_id)))
 
 
-def can_be_of_incident(record: JobRun) -> bool:
+def can_be_of_incident(run: JobRun) -> bool:
     """Whether this failure can belong to an incident at all, so that no other need be looked at."""
-    return get_category(record) in FAILURES
+    return get_category(run) in FAILURES
 
 
-def find_incident_of_run(incidents: Iterable[Incident], record: JobRun) -> Incident | None:
+def find_incident_of_run(incidents: Iterable[Incident], run: JobRun) -> Incident | None:
     """The incident that a failed run, with its diagnosis, belongs to; None: to none."""
-    return next((incident for incident in incidents if _is_part_of_incident(record, incident)), None)
+    return next((incident for incident in incidents if _is_part_of_incident(run, incident)), None)
 
 
 def wait_s(incident: Incident, job_id: int, now: float) -> int:
@@ -114,22 +114,22 @@ def wait_s(incident: Incident, job_id: int, now: float) -> int:
     return max(0, math.ceil(over + share - now))
 
 
-def _is_part_of_incident(record: JobRun, incident: Incident) -> bool:
-    category = get_category(record)
-    if record.end_time is None or not incident.began <= record.end_time <= incident.ends:
+def _is_part_of_incident(run: JobRun, incident: Incident) -> bool:
+    category = get_category(run)
+    if run.end_time is None or not incident.began <= run.end_time <= incident.ends:
         return False
     followers = _FOLLOW.get(incident.category, frozenset()) if incident.scope.startswith("path ") else frozenset()
-    return (category == incident.category or category in followers) and _is_within_scope(record, incident)
+    return (category == incident.category or category in followers) and _is_within_scope(run, incident)
 
 
-def _is_within_scope(record: JobRun, incident: Incident) -> bool:
+def _is_within_scope(run: JobRun, incident: Incident) -> bool:
     kind, _, what = incident.scope.partition(" ")
     if kind == "path":
-        return any(path == what or path.startswith(f"{what}/") for path in _list_paths(record, believe_user=True))
+        return any(path == what or path.startswith(f"{what}/") for path in _list_paths(run, believe_user=True))
     if kind == "switch":
-        return bool(record.nodes) and set(record.nodes) <= set(incident.reach)
+        return bool(run.nodes) and set(run.nodes) <= set(incident.reach)
     if kind == "host":
-        return what in _list_hosts(record)
+        return what in _list_hosts(run)
     return True
 
 
@@ -256,36 +256,36 @@ def _list_prefixes(paths: Iterable[str]) -> set[str]:
     return {"/".join(words[:count]) for words in parts for count in range(2, len(words) + 1)}
 
 
-def _list_paths(record: JobRun, *, believe_user: bool) -> set[str]:
+def _list_paths(run: JobRun, *, believe_user: bool) -> set[str]:
     """The first components of the paths that the evidence names, but for those that every node has its own of."""
-    texts = _list_root_texts(record) if believe_user else _list_verified_texts(record)
+    texts = _list_root_texts(run) if believe_user else _list_verified_texts(run)
     found = {match for text in texts for match in _PATH.findall(text)}
     return {path for path in found if path.split("/")[1] not in _LOCAL}
 
 
-def _list_hosts(record: JobRun) -> set[str]:
-    found = {host for text in _list_root_texts(record) for host in _HOST.findall(text.lower())}
+def _list_hosts(run: JobRun) -> set[str]:
+    found = {host for text in _list_root_texts(run) for host in _HOST.findall(text.lower())}
     return {host for host in found if host.rpartition(".")[2] not in _FILES}
 
 
-def _list_root_texts(record: JobRun) -> tuple[str, ...]:
+def _list_root_texts(run: JobRun) -> tuple[str, ...]:
     """The root's lines, and the input that they name."""
-    found = record.diagnosis
+    found = run.diagnosis
     if found is None:
         return ()
     return (*(c.text[:_TEXT_CAP] for c in found.evidence if c.role != "cascade"), found.input_path)
 
 
-def _list_verified_texts(record: JobRun) -> tuple[str, ...]:
-    evidence = record.diagnosis.evidence if record.diagnosis is not None else ()
+def _list_verified_texts(run: JobRun) -> tuple[str, ...]:
+    evidence = run.diagnosis.evidence if run.diagnosis is not None else ()
     vouched = (c for c in evidence if c.source.partition(":")[0].lower() in _VOUCHED and c.role != "cascade")
     return tuple(c.text[:_TEXT_CAP] for c in vouched)
 
 
-def get_category(record: JobRun) -> str:
+def get_category(run: JobRun) -> str:
     """Of its diagnosis; "" while there is none."""
-    return record.diagnosis.category if record.diagnosis is not None else ""
+    return run.diagnosis.category if run.diagnosis is not None else ""
 
 
-def _end(record: JobRun) -> float:
-    return float(record.end_time or 0)
+def _end(run: JobRun) -> float:
+    return float(run.end_time or 0)

@@ -77,12 +77,12 @@ class NodeScore:
     why: str = ""
 
 
-def compute_node_scores(history: NodeHistory, config: Nodes, *, now: float) -> tuple[NodeScore, ...]:
+def compute_node_scores(history: NodeHistory, node_settings: Nodes, *, now: float) -> tuple[NodeScore, ...]:
     """Every node with evidence in the window, worst first. Linear in the evidence and in the nodes."""
-    since = now - config.window_days * 86400
+    since = now - node_settings.window_days * 86400
     repairs = _group_by_node(history.repairs)
     terms = {
-        node: _weigh_terms(found, repairs.get(node, ()), config)
+        node: _weigh_terms(found, repairs.get(node, ()), node_settings)
         for node, found in _collect_terms(history, since).items()
     }
     ran = {one.node: one for one in history.exposure}
@@ -93,9 +93,9 @@ def compute_node_scores(history: NodeHistory, config: Nodes, *, now: float) -> t
         expected = _compute_expected_weights(
             weights, ran, frozenset(score.node for score in found if score.status == LEMON)
         )
-        prior = _compute_prior_shape(weights, expected, config.prior)
+        prior = _compute_prior_shape(weights, expected, node_settings.prior)
         found = [
-            _score(node, own, expected[node], prior, ran.get(node), repairs.get(node, ()), config)
+            _score(node, own, expected[node], prior, ran.get(node), repairs.get(node, ()), node_settings)
             for node, own in terms.items()
         ]
     return tuple(sorted(found, key=lambda score: (_WORST_FIRST.index(score.status), -score.ratio, score.node)))
@@ -226,7 +226,7 @@ def _make_failure_terms(failure: NodeFailure) -> Iterable[tuple[str, ScoreTerm]]
         yield node, term
 
 
-def _weigh_terms(terms: Iterable[ScoreTerm], repairs: Sequence[Repair], config: Nodes) -> tuple[ScoreTerm, ...]:
+def _weigh_terms(terms: Iterable[ScoreTerm], repairs: Sequence[Repair], node_settings: Nodes) -> tuple[ScoreTerm, ...]:
     """Oldest first: what was cleared is void, what is older than a repair weighs less, what is newer weighs more; of
     the terms of one job, before and after a repair, the heaviest counts."""
     cleared = max((r.at for r in repairs if r.kind == CLEARED), default=0.0)
@@ -241,17 +241,17 @@ def _weigh_terms(terms: Iterable[ScoreTerm], repairs: Sequence[Repair], config: 
             term = _make_void_term(term, f"job {term.job_id} counts once, with its {heaviest[key].kind}")
         elif term.weight:
             heaviest[key] = term
-            term = _weaken_term(term, repaired, config) if repaired else term
+            term = _weaken_term(term, repaired, node_settings) if repaired else term
         found.append(term)
     return tuple(sorted(found, key=lambda t: (t.at, -t.weight)))
 
 
-def _weaken_term(term: ScoreTerm, repaired: float, config: Nodes) -> ScoreTerm:
+def _weaken_term(term: ScoreTerm, repaired: float, node_settings: Nodes) -> ScoreTerm:
     if term.at <= repaired:
-        return replace(term, weight=term.weight * config.repair_discount, note="before the repair")
+        return replace(term, weight=term.weight * node_settings.repair_discount, note="before the repair")
     if term.kind == "removal":
         return term
-    return replace(term, weight=term.weight * config.relapse_factor, note="again after the repair")
+    return replace(term, weight=term.weight * node_settings.relapse_factor, note="again after the repair")
 
 
 def _make_void_term(term: ScoreTerm, why: str) -> ScoreTerm:
@@ -299,7 +299,7 @@ def _score(
     prior: float,
     ran: Exposure | None,
     repairs: Sequence[Repair],
-    config: Nodes,
+    node_settings: Nodes,
 ) -> NodeScore:
     counted = [term for term in terms if term.weight > 0]
     struck = [term for term in counted if term.job_id]
@@ -320,35 +320,42 @@ def _score(
         terms=terms,
         repairs=tuple(repairs),
     )
-    status, why = _judge_status(score, counted, config)
+    status, why = _judge_status(score, counted, node_settings)
     return replace(score, status=status, why=why)
 
 
-def _find_missing_evidence(score: NodeScore, config: Nodes) -> str:
+def _find_missing_evidence(score: NodeScore, node_settings: Nodes) -> str:
     """What of the evidence a lemon needs is not there."""
-    jobs = f"{score.jobs} of {config.lemon_jobs} jobs" if score.jobs < config.lemon_jobs else ""
-    users = f"{score.users} of {config.lemon_users} users" if score.users < config.lemon_users else ""
+    jobs = f"{score.jobs} of {node_settings.lemon_jobs} jobs" if score.jobs < node_settings.lemon_jobs else ""
+    users = f"{score.users} of {node_settings.lemon_users} users" if score.users < node_settings.lemon_users else ""
     return f"{' and '.join(part for part in (jobs, users) if part)} that it must have struck"
 
 
-def _judge_status(score: NodeScore, counted: Sequence[ScoreTerm], config: Nodes) -> tuple[str, str]:
+def _judge_status(score: NodeScore, counted: Sequence[ScoreTerm], node_settings: Nodes) -> tuple[str, str]:
     """The ratio alone convicts no one: enough distinct jobs must be behind it, and since the last repair one."""
     if not counted:
         return OK, "nothing counts against it"
     repaired = max((r.at for r in score.repairs), default=0.0)
     if not any(term.at > repaired and term.kind != "removal" for term in counted):
         return OK, "no fault since it was repaired" if repaired else "no job was struck"
-    if score.ratio < config.suspect_ratio:
-        return OK, f"{score.ratio:.1f} times the fleet's rate is less than {config.suspect_ratio:g}"
+    if score.ratio < node_settings.suspect_ratio:
+        return OK, f"{score.ratio:.1f} times the fleet's rate is less than {node_settings.suspect_ratio:g}"
     sure = len({term.job_id for term in counted if term.grade in _SURE and term.job_id})
-    if not score.conclusive and sure < config.suspect_jobs and min(score.jobs, score.users) < config.suspect_jobs:
-        return OK, f"fewer than {config.suspect_jobs} jobs were struck, and none by a conclusive fault"
-    if score.ratio < config.lemon_ratio:
-        return SUSPECT, f"no lemon yet: {score.ratio:.1f} times the fleet's rate, {config.lemon_ratio:g} is needed"
+    if (
+        not score.conclusive
+        and sure < node_settings.suspect_jobs
+        and min(score.jobs, score.users) < node_settings.suspect_jobs
+    ):
+        return OK, f"fewer than {node_settings.suspect_jobs} jobs were struck, and none by a conclusive fault"
+    if score.ratio < node_settings.lemon_ratio:
+        return (
+            SUSPECT,
+            f"no lemon yet: {score.ratio:.1f} times the fleet's rate, {node_settings.lemon_ratio:g} is needed",
+        )
     if score.conclusive >= 2:
         return LEMON, f"{score.conclusive} jobs met a conclusive fault"
-    if score.jobs < config.lemon_jobs or score.users < config.lemon_users:
-        return SUSPECT, f"no lemon yet: {_find_missing_evidence(score, config)}"
+    if score.jobs < node_settings.lemon_jobs or score.users < node_settings.lemon_users:
+        return SUSPECT, f"no lemon yet: {_find_missing_evidence(score, node_settings)}"
     return LEMON, f"{score.jobs} jobs of {score.users} users were struck"
 
 

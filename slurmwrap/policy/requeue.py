@@ -62,21 +62,21 @@ COMMENT_PREFIX = "slurmwrap: "
 SIZES = ("MinMemoryNode", "MinMemoryCPU", "TimeLimit")  # keys of a resize
 
 
-def undo(key: str, record: JobRun) -> str:
-    """The value that `record` ran with, for a key of SIZES that Slurm refused; "" where it is not known.
+def undo(key: str, run: JobRun) -> str:
+    """The value that `run` ran with, for a key of SIZES that Slurm refused; "" where it is not known.
 
     22.05 keeps what it refused: beyond MaxMemPerNode the job showed the larger memory afterwards (measured).
     """
-    minutes = -(-record.time_limit_s // 60) if record.time_limit_s else None
-    values = {"MinMemoryNode": record.mem_mib_per_node, "MinMemoryCPU": record.mem_mib_per_cpu, "TimeLimit": minutes}
+    minutes = -(-run.time_limit_s // 60) if run.time_limit_s else None
+    values = {"MinMemoryNode": run.mem_mib_per_node, "MinMemoryCPU": run.mem_mib_per_cpu, "TimeLimit": minutes}
     return str(values.get(key) or "")
 
 
-def list_suspect_nodes(diagnosis: Diagnosis, record: JobRun, blamed: str) -> tuple[str, ...]:
+def list_suspect_nodes(diagnosis: Diagnosis, run: JobRun, blamed: str) -> tuple[str, ...]:
     """The nodes the next run should avoid: the blamed one, else the only one it had."""
     if diagnosis.decision not in ("retry_elsewhere", "blacklist_input"):
         return ()
-    return (blamed,) if blamed else record.nodes if len(record.nodes) == 1 else ()
+    return (blamed,) if blamed else run.nodes if len(run.nodes) == 1 else ()
 
 
 def retry_output(path: str, restarts: int) -> str:
@@ -137,57 +137,59 @@ def is_held_launch(job: JobRecord) -> bool:
     return job.pending and job.restarts > 0 and job.reason.replace(" ", "_") == HELD_LAUNCH
 
 
-def has_failed_to_launch(case: DecisionContext) -> bool:
+def has_failed_to_launch(context: DecisionContext) -> bool:
     """This run is the one that did not get off the ground, and Slurm holds the next one."""
-    job = case.job
-    return job is not None and is_held_launch(job) and job.restarts == case.record.restarts + 1
+    job = context.job
+    return job is not None and is_held_launch(job) and job.restarts == context.record.restarts + 1
 
 
-def decide_launch(case: DecisionContext, config: Config) -> RetryDecision:
+def decide_launch(context: DecisionContext, config: Config) -> RetryDecision:
     """What becomes of the held job. The gate's own refusals cost no budget and need no consent."""
-    if case.gate:
-        return _decide_after_gate(case)
-    where = f" on {', '.join(case.record.nodes)}" if case.record.nodes else ""
+    if context.gate:
+        return _decide_after_gate(context)
+    where = f" on {', '.join(context.record.nodes)}" if context.record.nodes else ""
     held = f"it could not be launched{where}, and Slurm holds it"
-    if refusal := decision_context.find_owner_refusal(case):
-        way = f"'scontrol release {case.record.address}' lets it start again"
+    if refusal := decision_context.find_owner_refusal(context):
+        way = f"'scontrol release {context.record.address}' lets it start again"
         return RetryDecision(decision="stop", reason=f"{held}; not released: {refusal} ({way})")
-    spent = case.ledger.spent(case.diagnosis.category)
-    if reason := decision_context.find_exhausted_budget(case, spent, config.retry.confirmations, config):
+    spent = context.ledger.spent(context.diagnosis.category)
+    if reason := decision_context.find_exhausted_budget(context, spent, config.retry.confirmations, config):
         return RetryDecision(decision="stop", reason=f"{held}; {reason}")
-    return _decide_release(case, "retry_elsewhere", f"{held}; released once, to start elsewhere", case.record.nodes)
+    return _decide_release(
+        context, "retry_elsewhere", f"{held}; released once, to start elsewhere", context.record.nodes
+    )
 
 
-def make_launch_comment(case: DecisionContext) -> str:
+def make_launch_comment(context: DecisionContext) -> str:
     """What is in the job's Comment while it waits for its next run."""
-    return f"{case.diagnosis.category} (slurmwrap why {case.record.address or case.record.attempt.job_id})"
+    return f"{context.diagnosis.category} (slurmwrap why {context.record.address or context.record.attempt.job_id})"
 
 
-def _decide_after_gate(case: DecisionContext) -> RetryDecision:
+def _decide_after_gate(context: DecisionContext) -> RetryDecision:
     # Of several nodes only one need have refused.
-    nodes = case.gate_nodes or case.record.nodes[:1]
-    reason = f"the Prolog gate refused {', '.join(nodes)}: {case.gate}"
+    nodes = context.gate_nodes or context.record.nodes[:1]
+    reason = f"the Prolog gate refused {', '.join(nodes)}: {context.gate}"
     relabel = tuple(
         PlannedAction(
             rule="gate",
             action=SlurmAction(
                 verb=Verb.DRAIN,
                 target=node,
-                value=f"{GATE_PREFIX}{case.gate}, before job {case.record.attempt.job_id}",
+                value=f"{GATE_PREFIX}{context.gate}, before job {context.record.attempt.job_id}",
                 reason="Slurm drained it for the Prolog's exit code",
             ),
         )
         for node in nodes
     )
-    found = _decide_release(case, "gate", reason, nodes)
+    found = _decide_release(context, "gate", reason, nodes)
     return RetryDecision(decision="retry_elsewhere", reason=found.reason, actions=(*relabel, *found.actions))
 
 
-def _decide_release(case: DecisionContext, rule: str, reason: str, avoid: tuple[str, ...]) -> RetryDecision:
-    assert case.job is not None
+def _decide_release(context: DecisionContext, rule: str, reason: str, avoid: tuple[str, ...]) -> RetryDecision:
+    assert context.job is not None
     again = RequeueSpec(
-        rule=rule, reason=reason, avoid=avoid if len(avoid) == 1 else (), comment=make_launch_comment(case)
+        rule=rule, reason=reason, avoid=avoid if len(avoid) == 1 else (), comment=make_launch_comment(context)
     )
     # It is requeued and held already.
-    actions = make_requeue_actions(again, case.job)[1:]
+    actions = make_requeue_actions(again, context.job)[1:]
     return RetryDecision(decision="retry_elsewhere", reason=reason, actions=actions)

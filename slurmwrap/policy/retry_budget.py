@@ -76,9 +76,9 @@ def ledger_of(attempts: Iterable[JobRun], current: JobRun, resets: Iterable[Ledg
     )
 
 
-def forgiven(record: JobRun, since: float | None) -> bool:
+def forgiven(run: JobRun, since: float | None) -> bool:
     """Whether the run ended before a person reset the job's ledger at `since`; None: no one did."""
-    return since is not None and (record.end_time or record.attempt.submit_time) <= since
+    return since is not None and (run.end_time or run.attempt.submit_time) <= since
 
 
 def retries_of(diagnosis: Diagnosis, blamed: bool, settings: Retry) -> int:
@@ -112,29 +112,29 @@ def runs_before(attempts: Iterable[JobRun], current: JobRun) -> tuple[JobRun, ..
     return tuple(reversed(found))
 
 
-def failed(record: JobRun) -> bool:
+def failed(run: JobRun) -> bool:
     """Judged, and a failure of the run itself: neither success, nor cancelled, nor preempted."""
-    found = record.diagnosis
+    found = run.diagnosis
     if found is None or found.decision == "none" or found.category == "cancelled":
         return False
-    return not (found.category == "job_preempted" and record.state in _PREEMPTED)
+    return not (found.category == "job_preempted" and run.state in _PREEMPTED)
 
 
-def _same_id(record: JobRun, current: JobRun) -> bool:
-    return (record.attempt.cluster, record.attempt.job_id, record.uid) == (
+def _same_id(run: JobRun, current: JobRun) -> bool:
+    return (run.attempt.cluster, run.attempt.job_id, run.uid) == (
         current.attempt.cluster,
         current.attempt.job_id,
         current.uid,
     )
 
 
-def _entry(record: JobRun) -> Entry:
-    assert record.diagnosis is not None
-    alone = record.nodes[0] if len(record.nodes) == 1 else ""
+def _entry(run: JobRun) -> Entry:
+    assert run.diagnosis is not None
+    alone = run.nodes[0] if len(run.nodes) == 1 else ""
     return Entry(
-        category=record.diagnosis.category,
-        entity=record.diagnosis.input_path,
-        node=record.diagnosis.node or (alone if record.decision == "retry_elsewhere" else ""),
+        category=run.diagnosis.category,
+        entity=run.diagnosis.input_path,
+        node=run.diagnosis.node or (alone if run.decision == "retry_elsewhere" else ""),
     )
 
 

@@ -27,117 +27,121 @@ BY_HAND = "requeued by its own script, its user or an administrator, which is no
 REQUEUED_ALREADY = "Slurm requeued it already, nothing is added"
 
 
-def decide(case: DecisionContext, config: Config) -> RetryDecision:
+def decide(context: DecisionContext, config: Config) -> RetryDecision:
     """The decision with its reason, the actions it asks for, strikes and blocked inputs.
 
     Of an incident no node is blamed, unless that very node's kernel shows a conclusive fault.
     """
-    about_job = decide_launch(case, config) if has_failed_to_launch(case) else _select_decider(case)(case, config)
-    blames = case.incident is None or _is_node_fault(case)
-    strikes = strikes_of(case.diagnosis, case.record) if blames else ()
-    drains = drains_of(case.diagnosis, case.record) if blames else ()
+    about_job = (
+        decide_launch(context, config) if has_failed_to_launch(context) else _select_decider(context)(context, config)
+    )
+    blames = context.incident is None or _is_node_fault(context)
+    strikes = strikes_of(context.diagnosis, context.record) if blames else ()
+    drains = drains_of(context.diagnosis, context.record) if blames else ()
     return replace(about_job, actions=(*drains, *about_job.actions), strikes=strikes)
 
 
-def _select_decider(case: DecisionContext) -> Callable[[DecisionContext, Config], RetryDecision]:
-    if case.incident is not None and case.diagnosis.decision == "blacklist_input":
+def _select_decider(context: DecisionContext) -> Callable[[DecisionContext, Config], RetryDecision]:
+    if context.incident is not None and context.diagnosis.decision == "blacklist_input":
         # The file is where it was; what is under it was away.
         return _retry
-    return _ABOUT.get(case.diagnosis.decision, _stop)
+    return _ABOUT.get(context.diagnosis.decision, _stop)
 
 
-def _is_node_fault(case: DecisionContext) -> bool:
-    return case.diagnosis.conclusive and bool(blamed_node(case.diagnosis, case.record))
+def _is_node_fault(context: DecisionContext) -> bool:
+    return context.diagnosis.conclusive and bool(blamed_node(context.diagnosis, context.record))
 
 
-def _decide_nothing(case: DecisionContext, config: Config) -> RetryDecision:
+def _decide_nothing(context: DecisionContext, config: Config) -> RetryDecision:
     told = {"CANCELLED": "it was cancelled", REQUEUED: BY_HAND}
-    reason = told.get(case.record.state, "nothing failed")
-    if case.diagnosis.category == COMPLETED_WITH_ERROR:
+    reason = told.get(context.record.state, "nothing failed")
+    if context.diagnosis.category == COMPLETED_WITH_ERROR:
         reason = "Slurm calls it COMPLETED, so it is not run again"
     return RetryDecision(decision="none", reason=reason)
 
 
-def _stop(case: DecisionContext, config: Config) -> RetryDecision:
-    return RetryDecision(decision="stop", reason=case.diagnosis.advice or "the same would happen again")
+def _stop(context: DecisionContext, config: Config) -> RetryDecision:
+    return RetryDecision(decision="stop", reason=context.diagnosis.advice or "the same would happen again")
 
 
-def _retry(case: DecisionContext, config: Config) -> RetryDecision:
-    category = case.diagnosis.category
-    limit = retries_of(case.diagnosis, False, config.retry)
-    spent = case.ledger.spent(category)
-    delay = retry_budget.compute_backoff_s(config.retry.backoff_s, spent, _seed(case))
-    return _decide_rerun(case, config, spent, limit, RequeueSpec(rule="retry", delay_s=delay))
+def _retry(context: DecisionContext, config: Config) -> RetryDecision:
+    category = context.diagnosis.category
+    limit = retries_of(context.diagnosis, False, config.retry)
+    spent = context.ledger.spent(category)
+    delay = retry_budget.compute_backoff_s(config.retry.backoff_s, spent, _seed(context))
+    return _decide_rerun(context, config, spent, limit, RequeueSpec(rule="retry", delay_s=delay))
 
 
-def _retry_elsewhere(case: DecisionContext, config: Config) -> RetryDecision:
-    blamed = blamed_node(case.diagnosis, case.record)
-    limit = retries_of(case.diagnosis, bool(blamed), config.retry)
-    spent = case.ledger.spent(case.diagnosis.category)
-    return _decide_rerun(case, config, spent, limit, RequeueSpec(rule="retry_elsewhere", avoid=_avoid(case, config)))
-
-
-def _resize(case: DecisionContext, config: Config) -> RetryDecision:
-    return {"cpu_oom": _decide_more_memory, "time_limit": _decide_more_time}.get(case.diagnosis.category, _stop)(
-        case, config
+def _retry_elsewhere(context: DecisionContext, config: Config) -> RetryDecision:
+    blamed = blamed_node(context.diagnosis, context.record)
+    limit = retries_of(context.diagnosis, bool(blamed), config.retry)
+    spent = context.ledger.spent(context.diagnosis.category)
+    return _decide_rerun(
+        context, config, spent, limit, RequeueSpec(rule="retry_elsewhere", avoid=_avoid(context, config))
     )
 
 
-def _decide_more_memory(case: DecisionContext, config: Config) -> RetryDecision:
-    if case.job is None or decision_context.is_requeued(case) or decision_context.find_refusal(case):
-        return _decide_rerun(case, config, 0, 1, RequeueSpec(rule="resize"))
-    peak = case.record.measurement.mem_peak_mib if case.record.measurement else None
-    cap = resize.memory_cap(case.job, case.fleet.largest_mem_mib, case.limits)
-    memory = resize.more_memory(case.job, peak, factor=config.retry.resize_memory_factor, cap_mib=cap)
+def _resize(context: DecisionContext, config: Config) -> RetryDecision:
+    return {"cpu_oom": _decide_more_memory, "time_limit": _decide_more_time}.get(context.diagnosis.category, _stop)(
+        context, config
+    )
+
+
+def _decide_more_memory(context: DecisionContext, config: Config) -> RetryDecision:
+    if context.job is None or decision_context.is_requeued(context) or decision_context.find_refusal(context):
+        return _decide_rerun(context, config, 0, 1, RequeueSpec(rule="resize"))
+    peak = context.record.measurement.mem_peak_mib if context.record.measurement else None
+    cap = resize.memory_cap(context.job, context.fleet.largest_mem_mib, context.limits)
+    memory = resize.more_memory(context.job, peak, factor=config.retry.resize_memory_factor, cap_mib=cap)
     if memory is None:
         why = "it ran out of host memory, and no node of its partition has more for it"
         return RetryDecision(decision="stop", reason=why)
-    return _decide_resize(case, config, RequeueSpec(rule="resize", memory=memory))
+    return _decide_resize(context, config, RequeueSpec(rule="resize", memory=memory))
 
 
-def _decide_more_time(case: DecisionContext, config: Config) -> RetryDecision:
+def _decide_more_time(context: DecisionContext, config: Config) -> RetryDecision:
     """Only for a job that was seen to resume: any other one would lose the longer time as well.
 
     At the partition's limit the same time again is enough, for it goes on from its checkpoint.
     """
-    if not case.diagnosis.resumed or case.diagnosis.checkpoint_step is None:
-        return _stop(case, config)
-    factor, remaining_s = config.retry.resize_time_factor, case.diagnosis.remaining_s
-    minutes = resize.more_time(case.record.time_limit_s, case.limits, factor=factor, remaining_s=remaining_s)
+    if not context.diagnosis.resumed or context.diagnosis.checkpoint_step is None:
+        return _stop(context, config)
+    factor, remaining_s = config.retry.resize_time_factor, context.diagnosis.remaining_s
+    minutes = resize.more_time(context.record.time_limit_s, context.limits, factor=factor, remaining_s=remaining_s)
     if minutes is None:
-        return _retry(case, config)
-    return _decide_resize(case, config, RequeueSpec(rule="resize", time_min=minutes))
+        return _retry(context, config)
+    return _decide_resize(context, config, RequeueSpec(rule="resize", time_min=minutes))
 
 
-def _decide_resize(case: DecisionContext, config: Config, again: RequeueSpec) -> RetryDecision:
-    category = case.diagnosis.category
-    if category in case.ledger.refused:
+def _decide_resize(context: DecisionContext, config: Config, again: RequeueSpec) -> RetryDecision:
+    category = context.diagnosis.category
+    if category in context.ledger.refused:
         reason = f"{category}; Slurm refused the larger job last time (association, QOS or partition limits)"
         return RetryDecision(decision="stop", reason=reason)
-    return _decide_rerun(case, config, case.ledger.spent(category), config.retry.per_root_cause, again)
+    return _decide_rerun(context, config, context.ledger.spent(category), config.retry.per_root_cause, again)
 
 
-def _decide_block_input(case: DecisionContext, config: Config) -> RetryDecision:
-    path = case.diagnosis.input_path
-    confirmed = case.ledger.confirmations(case.diagnosis.category, path) >= config.retry.confirmations
-    possible = not decision_context.find_refusal(case) and config.mode_of("retry_elsewhere") == "act"
-    if path and not case.fault and not confirmed and decision_context.is_requeued(case):
+def _decide_block_input(context: DecisionContext, config: Config) -> RetryDecision:
+    path = context.diagnosis.input_path
+    confirmed = context.ledger.confirmations(context.diagnosis.category, path) >= config.retry.confirmations
+    possible = not decision_context.find_refusal(context) and config.mode_of("retry_elsewhere") == "act"
+    if path and not context.fault and not confirmed and decision_context.is_requeued(context):
         return RetryDecision(decision="retry_elsewhere", reason=f"{path} is blamed; {REQUEUED_ALREADY}")
     if (
         path
-        and not case.fault
+        and not context.fault
         and not confirmed
         and possible
-        and not decision_context.find_exhausted_budget(case, 0, 1, config)
+        and not decision_context.find_exhausted_budget(context, 0, 1, config)
     ):
         reason = f"once more elsewhere, to tell a bad file from a bad mount: {path}"
         return _schedule_rerun(
-            case, config, RequeueSpec(rule="retry_elsewhere", reason=reason, avoid=_avoid(case, config))
+            context, config, RequeueSpec(rule="retry_elsewhere", reason=reason, avoid=_avoid(context, config))
         )
-    blocks = blocked_inputs.make_blocks(case)
+    blocks = blocked_inputs.make_blocks(context)
     return RetryDecision(
         decision="blacklist_input",
-        reason=blocked_inputs.format_block_reason(case),
+        reason=blocked_inputs.format_block_reason(context),
         actions=blocked_inputs.make_block_actions(blocks),
         blocked=blocks if config.mode_of("block_input") == "act" else (),
     )
@@ -153,54 +157,55 @@ _ABOUT: dict[str, Callable[[DecisionContext, Config], RetryDecision]] = {
 }
 
 
-def _decide_rerun(case: DecisionContext, config: Config, spent: int, limit: int, again: RequeueSpec) -> RetryDecision:
+def _decide_rerun(
+    context: DecisionContext, config: Config, spent: int, limit: int, again: RequeueSpec
+) -> RetryDecision:
     """`again` if Slurm, the ledger and the user's consent allow it, else `stop` or `none` with the reason."""
-    category = case.diagnosis.category
-    if case.record.state == "CANCELLED":
+    category = context.diagnosis.category
+    if context.record.state == "CANCELLED":
         return RetryDecision(decision="none", reason="it was cancelled: a cancelled job is never requeued")
-    if decision_context.is_requeued(case):
+    if decision_context.is_requeued(context):
         return RetryDecision(decision=again.rule, reason=f"{category}; {REQUEUED_ALREADY}")
-    if reason := decision_context.find_exhausted_budget(case, spent, limit, config):
+    if reason := decision_context.find_exhausted_budget(context, spent, limit, config):
         return RetryDecision(decision="stop", reason=reason)
-    if refusal := decision_context.find_refusal(case):
+    if refusal := decision_context.find_refusal(context):
         return RetryDecision(decision="stop", reason=f"{category}; not run again: {refusal}")
-    return _schedule_rerun(case, config, replace(again, reason=_format_retry_reason(case, spent, limit)))
+    return _schedule_rerun(context, config, replace(again, reason=_format_retry_reason(context, spent, limit)))
 
 
-def _format_retry_reason(case: DecisionContext, spent: int, limit: int) -> str:
-    if case.incident is not None:
-        return (
-            f"{case.diagnosis.category}, part of an incident ({_describe_incident(case.incident)}): no retry is counted"
-        )
-    return f"{case.diagnosis.category}, retry {spent + 1} of {limit}"
+def _format_retry_reason(context: DecisionContext, spent: int, limit: int) -> str:
+    if context.incident is not None:
+        incident = _describe_incident(context.incident)
+        return f"{context.diagnosis.category}, part of an incident ({incident}): no retry is counted"
+    return f"{context.diagnosis.category}, retry {spent + 1} of {limit}"
 
 
 def _describe_incident(incident: Incident) -> str:
     return f"{incident.category}, {incident.scope}, {len(incident.jobs)} jobs"
 
 
-def _schedule_rerun(case: DecisionContext, config: Config, again: RequeueSpec) -> RetryDecision:
+def _schedule_rerun(context: DecisionContext, config: Config, again: RequeueSpec) -> RetryDecision:
     """With the moment it may start: after back-off, incident and brake."""
-    assert case.job is not None and case.submission is not None
+    assert context.job is not None and context.submission is not None
     delay = again.delay_s
-    if case.incident is not None:
-        delay = max(delay, wait_s(case.incident, case.record.attempt.job_id, case.now))
+    if context.incident is not None:
+        delay = max(delay, wait_s(context.incident, context.record.attempt.job_id, context.now))
     acts = config.mode_of(again.rule) == "act"
     brake = config.retry.max_per_hour if acts else 0
-    start_at = retry_budget.find_next_start(case.starts, case.now + delay, brake)
-    braked = start_at > case.now + delay
+    start_at = retry_budget.find_next_start(context.starts, context.now + delay, brake)
+    braked = start_at > context.now + delay
     again = replace(
-        again, delay_s=math.ceil(start_at - case.now) if braked else delay, comment=make_launch_comment(case)
+        again, delay_s=math.ceil(start_at - context.now) if braked else delay, comment=make_launch_comment(context)
     )
-    if not case.submission.output_appends:
-        again = replace(again, std_out=requeue.retry_output(case.record.std_out, case.record.restarts))
+    if not context.submission.output_appends:
+        again = replace(again, std_out=requeue.retry_output(context.record.std_out, context.record.restarts))
     reason = _describe_requeue(again) + (
         f", for {brake} retries an hour are the limit (retry.max_per_hour)" if braked else ""
     )
     return RetryDecision(
         decision=again.rule,
         reason=reason,
-        actions=requeue.make_requeue_actions(again, case.job),
+        actions=requeue.make_requeue_actions(again, context.job),
         start_at=start_at if acts else None,
     )
 
@@ -218,18 +223,18 @@ def _describe_requeue(again: RequeueSpec) -> str:
     return "; ".join(details)
 
 
-def _avoid(case: DecisionContext, config: Config) -> tuple[str, ...]:
+def _avoid(context: DecisionContext, config: Config) -> tuple[str, ...]:
     """Nodes the next run should leave, within the share that may be excluded; none for an incident's sake."""
-    if case.incident is not None and not _is_node_fault(case):
+    if context.incident is not None and not _is_node_fault(context):
         return ()
-    blamed = blamed_node(case.diagnosis, case.record)
-    nodes = requeue.list_suspect_nodes(case.diagnosis, case.record, blamed)
-    if not case.fleet.nodes:
+    blamed = blamed_node(context.diagnosis, context.record)
+    nodes = requeue.list_suspect_nodes(context.diagnosis, context.record, blamed)
+    if not context.fleet.nodes:
         return nodes
-    allowed = case.fleet.allowance(config.placement.exclude_cap)
-    return nodes if len(case.ledger.nodes | set(nodes)) <= allowed else ()
+    allowed = context.fleet.allowance(config.placement.exclude_cap)
+    return nodes if len(context.ledger.nodes | set(nodes)) <= allowed else ()
 
 
-def _seed(case: DecisionContext) -> str:
-    attempt = case.record.attempt
-    return f"{attempt.cluster}:{attempt.job_id}:{case.record.restarts}"
+def _seed(context: DecisionContext) -> str:
+    attempt = context.record.attempt
+    return f"{attempt.cluster}:{attempt.job_id}:{context.record.restarts}"

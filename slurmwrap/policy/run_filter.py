@@ -45,23 +45,23 @@ def failed(run: JobRun) -> bool:
     return run.diagnosis is not None and run.diagnosis.category not in NO_FAILURES
 
 
-def matches(wanted: RunFilter, run: JobRun) -> bool:
+def matches(run_filter: RunFilter, run: JobRun) -> bool:
     """Whether the run is one of them."""
     category = run.diagnosis.category if run.diagnosis is not None else ""
     chosen = (
-        (wanted.users, run.user),
-        (wanted.accounts, run.account),
-        (wanted.categories, category),
-        (wanted.decisions, run.decision),
-        (wanted.states, state_of(run)),
+        (run_filter.users, run.user),
+        (run_filter.accounts, run.account),
+        (run_filter.categories, category),
+        (run_filter.decisions, run.decision),
+        (run_filter.states, state_of(run)),
     )
     return (
         all(not words or word in words for words, word in chosen)
-        and (not wanted.partitions or bool(set(wanted.partitions) & set(run.partition.split(","))))
-        and (not wanted.names or any(fnmatchcase(run.name, pattern) for pattern in wanted.names))
-        and (not wanted.nodes or bool(set(wanted.nodes) & set(run.nodes)))
-        and (not wanted.failed or failed(run))
-        and within(wanted, run)
+        and (not run_filter.partitions or bool(set(run_filter.partitions) & set(run.partition.split(","))))
+        and (not run_filter.names or any(fnmatchcase(run.name, pattern) for pattern in run_filter.names))
+        and (not run_filter.nodes or bool(set(run_filter.nodes) & set(run.nodes)))
+        and (not run_filter.failed or failed(run))
+        and within(run_filter, run)
     )
 
 
@@ -70,7 +70,7 @@ def moment_of(run: JobRun) -> int:
     return run.end_time or run.start_time or run.attempt.submit_time
 
 
-def within(wanted: RunFilter, run: JobRun) -> bool:
+def within(run_filter: RunFilter, run: JobRun) -> bool:
     """Whether it lies in the time that is asked for."""
-    late_enough = wanted.since is None or run.end_time is None or run.end_time >= wanted.since
-    return late_enough and (wanted.until is None or moment_of(run) < wanted.until)
+    late_enough = run_filter.since is None or run.end_time is None or run.end_time >= run_filter.since
+    return late_enough and (run_filter.until is None or moment_of(run) < run_filter.until)

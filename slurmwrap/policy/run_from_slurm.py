@@ -90,50 +90,50 @@ def run_before(job: JobRecord, cluster: str) -> JobRun:
     return replace(shown, attempt=key, restarts=max(0, job.restarts - 1), nodes=(), start_time=None)
 
 
-def remembered(record: JobRun, now: JobRecord | None = None) -> JobRecord:
+def remembered(run: JobRun, now: JobRecord | None = None) -> JobRecord:
     """A run in Slurm's form as it was last seen, for one that Slurm has forgotten or overwritten.
 
     `now`: the same job's present run, whose request (memory, command) is the same one.
     """
-    base = now if now is not None else JobRecord(job_id=record.attempt.job_id)
+    base = now if now is not None else JobRecord(job_id=run.attempt.job_id)
     return replace(
         base,
-        name=record.name,
-        user=record.user,
-        uid=record.uid,
-        account=record.account,
-        partition=record.partition,
-        state=record.state,
-        reason=record.reason,
-        restarts=record.restarts,
-        exit_code=record.exit_code or 0,
-        signal=record.signal or 0,
-        derived_exit_code=record.derived_exit_code or 0,
+        name=run.name,
+        user=run.user,
+        uid=run.uid,
+        account=run.account,
+        partition=run.partition,
+        state=run.state,
+        reason=run.reason,
+        restarts=run.restarts,
+        exit_code=run.exit_code or 0,
+        signal=run.signal or 0,
+        derived_exit_code=run.derived_exit_code or 0,
         derived_signal=0,
-        submit_time=record.attempt.submit_time,
-        eligible_time=record.eligible_time,
-        start_time=record.start_time,
-        end_time=record.end_time,
-        time_limit_s=record.time_limit_s,
-        nodes=record.nodes,
-        cpus=record.cpus,
-        gpus=record.gpus,
-        std_out=record.std_out,
-        std_err=record.std_err,
+        submit_time=run.attempt.submit_time,
+        eligible_time=run.eligible_time,
+        start_time=run.start_time,
+        end_time=run.end_time,
+        time_limit_s=run.time_limit_s,
+        nodes=run.nodes,
+        cpus=run.cpus,
+        gpus=run.gpus,
+        std_out=run.std_out,
+        std_err=run.std_err,
     )
 
 
-def ended(record: JobRun, word: JobRecord, measurement: Measurement | None) -> JobRun:
-    """`record` with the final word on it."""
+def ended(run: JobRun, job: JobRecord, measurement: Measurement | None) -> JobRun:
+    """`run` with the final word on it."""
     return replace(
-        record,
-        state=word.state or record.state,
-        reason=word.reason,
-        exit_code=word.exit_code,
-        signal=word.signal,
-        derived_exit_code=word.derived_exit_code,
-        end_time=word.end_time,
-        measurement=measurement if measurement is not None else record.measurement,
+        run,
+        state=job.state or run.state,
+        reason=job.reason,
+        exit_code=job.exit_code,
+        signal=job.signal,
+        derived_exit_code=job.derived_exit_code,
+        end_time=job.end_time,
+        measurement=measurement if measurement is not None else run.measurement,
     )
 
 
@@ -163,37 +163,37 @@ def run_of_hooks(cluster: str, job_id: int, seen: Sequence[Observation], *, befo
     )
 
 
-def completed_by_hooks(record: JobRun, seen: Sequence[Observation]) -> JobRun:
+def completed_by_hooks(run: JobRun, seen: Sequence[Observation]) -> JobRun:
     """What is still unknown of a run, from its hooks."""
-    if record.user or not seen:
-        return record
-    told = run_of_hooks(record.attempt.cluster, record.attempt.job_id, seen)
+    if run.user or not seen:
+        return run
+    told = run_of_hooks(run.attempt.cluster, run.attempt.job_id, seen)
     return replace(
-        record,
+        run,
         address=told.address,
         name=told.name,
         user=told.user,
-        uid=told.uid if record.uid < 0 else record.uid,
+        uid=told.uid if run.uid < 0 else run.uid,
         account=told.account,
         partition=told.partition,
-        nodes=record.nodes if len(record.nodes) > len(told.nodes) else told.nodes,
-        gpus=max(record.gpus, told.gpus),
+        nodes=run.nodes if len(run.nodes) > len(told.nodes) else told.nodes,
+        gpus=max(run.gpus, told.gpus),
     )
 
 
-def submitted_id(record: JobRun) -> int:
+def submitted_id(run: JobRun) -> int:
     """The id sbatch printed: an array's tasks have raw ids of their own, and the array's id in their address."""
-    head = record.address.split("_")[0]
-    return int(head) if head.isdecimal() else record.attempt.job_id
+    head = run.address.split("_")[0]
+    return int(head) if head.isdecimal() else run.attempt.job_id
 
 
-def speaks_for(submission: Submission, record: JobRun) -> bool:
+def speaks_for(submission: Submission, run: JobRun) -> bool:
     """Whether `submission` is of this very job: same owner, not before it, and a first run not long after it either:
     ids come back."""
-    if submission.cluster != record.attempt.cluster or submission.uid != record.uid:
+    if submission.cluster != run.attempt.cluster or submission.uid != run.uid:
         return False
-    later = record.attempt.submit_time - submission.at
-    return later >= -CLOCKS_S and (record.restarts > 0 or later <= _SUBMISSION_SLACK_S)
+    later = run.attempt.submit_time - submission.at
+    return later >= -CLOCKS_S and (run.restarts > 0 or later <= _SUBMISSION_SLACK_S)
 
 
 def _started(observation: Observation) -> float:

@@ -46,37 +46,37 @@ def drained_by_us(node: Node) -> bool:
     return "DRAIN" in node.flags and node.reason.startswith(DRAIN_PREFIX)
 
 
-def blamed_node(diagnosis: Diagnosis, record: JobRun) -> str:
+def blamed_node(diagnosis: Diagnosis, run: JobRun) -> str:
     """The node at fault, "" for none: named by kernel, NVML or Slurm, and one that Slurm says the job ran on."""
     vouched = diagnosis.conclusive or any(_vouched(citation) for citation in diagnosis.evidence)
-    return diagnosis.node if vouched and diagnosis.node in record.nodes else ""
+    return diagnosis.node if vouched and diagnosis.node in run.nodes else ""
 
 
-def lost_node(diagnosis: Diagnosis, record: JobRun, fleet: Fleet) -> str:
+def lost_node(diagnosis: Diagnosis, run: JobRun, fleet: Fleet) -> str:
     """For a node failure that names no node: the only one of the job's nodes that Slurm says is down, else ""."""
     if diagnosis.category != "node_failure" or diagnosis.node:
         return ""
-    own = [node for node in fleet.nodes if node.name in record.nodes]
+    own = [node for node in fleet.nodes if node.name in run.nodes]
     down = [node.name for node in own if node.state == "DOWN" or "NOT_RESPONDING" in node.flags]
     return down[0] if len(down) == 1 else ""
 
 
-def strikes_of(diagnosis: Diagnosis, record: JobRun) -> tuple[Strike, ...]:
+def strikes_of(diagnosis: Diagnosis, run: JobRun) -> tuple[Strike, ...]:
     """At most one: a fault of the node that was blamed."""
-    node = blamed_node(diagnosis, record)
+    node = blamed_node(diagnosis, run)
     if not node or not (diagnosis.conclusive or diagnosis.decision == "retry_elsewhere"):
         return ()
     text = next((c.text for c in diagnosis.evidence if _vouched(c)), "")
     return (Strike(node=node, cause=diagnosis.category, conclusive=diagnosis.conclusive, text=text),)
 
 
-def drains_of(diagnosis: Diagnosis, record: JobRun) -> tuple[PlannedAction, ...]:
+def drains_of(diagnosis: Diagnosis, run: JobRun) -> tuple[PlannedAction, ...]:
     """The drain that a conclusive fault asks for. The Reason holds ids only: a kernel line names the user's program."""
-    node = blamed_node(diagnosis, record)
+    node = blamed_node(diagnosis, run)
     if not node or not diagnosis.conclusive:
         return ()
     what = diagnosis.category + (f" ({diagnosis.signature})" if diagnosis.signature else "")
-    text = f"{DRAIN_PREFIX} {what}, seen by job {record.attempt.job_id}"
+    text = f"{DRAIN_PREFIX} {what}, seen by job {run.attempt.job_id}"
     return (
         PlannedAction(
             rule="drain",

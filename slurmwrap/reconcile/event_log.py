@@ -52,24 +52,22 @@ class Event:
     fields: tuple[tuple[str, str], ...] = ()
 
 
-def make_judged_event(record: JobRun) -> Event:
+def make_judged_event(run: JobRun) -> Event:
     """A run that ended, why, and what was decided."""
-    diagnosis = record.diagnosis
+    diagnosis = run.diagnosis
     category = diagnosis.category if diagnosis else "unknown"
     known = {
-        "SLURM_JOB_ID": record.address,
-        "SLURM_JOB_USER": record.user,
-        "SLURM_JOB_PARTITION": record.partition,
-        "SLURM_JOB_STATE": record.state,
+        "SLURM_JOB_ID": run.address,
+        "SLURM_JOB_USER": run.user,
+        "SLURM_JOB_PARTITION": run.partition,
+        "SLURM_JOB_STATE": run.state,
         "SLURMWRAP_CATEGORY": category,
         "SLURMWRAP_SIGNATURE": diagnosis.signature if diagnosis else "",
-        "SLURMWRAP_DECISION": record.decision,
-        "SLURMWRAP_INCIDENT": record.incident,
+        "SLURMWRAP_DECISION": run.decision,
+        "SLURMWRAP_INCIDENT": run.incident,
     }
-    text = f"job {record.address} of {record.user}: {category}, {record.decision}: {record.decision_reason}"
-    return Event(
-        kind=EventKind.JUDGED, text=text, fields=(*_set(known), *(("SLURM_NODE", node) for node in record.nodes))
-    )
+    text = f"job {run.address} of {run.user}: {category}, {run.decision}: {run.decision_reason}"
+    return Event(kind=EventKind.JUDGED, text=text, fields=(*_set(known), *(("SLURM_NODE", node) for node in run.nodes)))
 
 
 def make_acted_event(action: ActionRecord) -> Event:
@@ -131,18 +129,20 @@ class EventLog:
     """Where events go. `journal` None: to stderr, as text. `both` False: what the journal has no room for is lost, and
     said later: stderr leads to the same journal then, and writing to it would wait."""
 
-    def __init__(self, voice: Console, journal: Journal | None = None, *, both: bool = True) -> None:
-        self._voice, self._journal, self._both = voice, journal, both
+    def __init__(self, console: Console, journal: Journal | None = None, *, both: bool = True) -> None:
+        self._voice, self._journal, self._both = console, journal, both
 
     @classmethod
-    def of(cls, config: Config, voice: Console, environ: Mapping[str, str], journal: Journal | None = None) -> EventLog:
+    def of(
+        cls, config: Config, console: Console, environ: Mapping[str, str], journal: Journal | None = None
+    ) -> EventLog:
         """As log.to says. Where the journal was asked for by name and no one listens stderr has to do, and gets it."""
         wanted, found = config.log.to, journal or Journal()
         if wanted == "journal" and not found.is_there():
-            voice.say("log.to is journal, and no journald listens here: this goes to stderr")
+            console.say("log.to is journal, and no journald listens here: this goes to stderr")
         elif wanted == "journal" or (wanted == "auto" and is_our_stderr(environ) and found.is_there()):
-            return cls(voice, found, both=not is_our_stderr(environ))
-        return cls(voice)
+            return cls(console, found, both=not is_our_stderr(environ))
+        return cls(console)
 
     def tell(self, event: Event) -> None:
         """One event. Text of users is harmless in both: journald's fields hold it whole."""

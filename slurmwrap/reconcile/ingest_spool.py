@@ -30,20 +30,20 @@ LATEST, MOST = 1e11, 1e12
 _HOOKS = frozenset({Context.PROLOG, Context.EPILOG, Context.EPILOG_SLURMCTLD})
 
 
-def ingest(edges: Services, cluster: str, words: SlurmJobs) -> IngestReport:
+def ingest(services: Services, cluster: str, words: SlurmJobs) -> IngestReport:
     """Takes in what lies in the spools now. StoreError when database or spool fail; what was not stored stays there.
 
     Each spool is listed once: one that fills as fast as it is read, or that cannot be emptied, ends all the same.
     """
     report = IngestReport()
-    for spool in edges.spools:
+    for spool in services.spools:
         waiting = iter(spool.collect(LIMIT))
         while batch := list(islice(waiting, BATCH)):
             words.know(_list_job_ids(batch))
-            with edges.store.transaction():
-                handled = [_ingest_entry(collected, edges, cluster, words, report) for collected in batch]
-                _open_unseen(handled, edges.store, cluster, words)
-            report.blocked += sum(_block_from_prerun(one, edges) for one in handled)
+            with services.store.transaction():
+                handled = [_ingest_entry(collected, services, cluster, words, report) for collected in batch]
+                _open_unseen(handled, services.store, cluster, words)
+            report.blocked += sum(_block_from_prerun(one, services) for one in handled)
             spool.discard(handled)
     return report
 
@@ -53,38 +53,38 @@ def _list_job_ids(batch: Sequence[SpoolEntry]) -> set[int]:
 
 
 def _ingest_entry(
-    collected: SpoolEntry, edges: Services, cluster: str, words: SlurmJobs, report: IngestReport
+    collected: SpoolEntry, services: Services, cluster: str, words: SlurmJobs, report: IngestReport
 ) -> SpoolEntry:
     """Stores one file; a refused one comes back as RejectedEntry, which the spool keeps apart."""
     item = collected.item
     if isinstance(item, Observation):
-        reason = _find_refusal(item, edges, cluster, words)
+        reason = _find_refusal(item, services, cluster, words)
         if not reason:
-            new = edges.store.ingest(item)
+            new = services.store.ingest(item)
             report.kept, report.known = report.kept + new, report.known + (not new)
-            _unpack(item, edges, cluster, report, new)
+            _unpack(item, services, cluster, report, new)
             return collected
         item = RejectedEntry(name=collected.name, reason=reason, uid=item.uid)
     report.refused += 1
-    edges.store.save_rejected_entry(item, edges.clock.now())
+    services.store.save_rejected_entry(item, services.clock.now())
     return replace(collected, item=item)
 
 
-def _find_refusal(item: Observation, edges: Services, cluster: str, words: SlurmJobs) -> str:
+def _find_refusal(item: Observation, services: Services, cluster: str, words: SlurmJobs) -> str:
     """Why an observation is not believed; "" when it is."""
-    if item.cluster != cluster and edges.scope.user is None:
+    if item.cluster != cluster and services.scope.user is None:
         return f"it is about another cluster, not {cluster}"
     if item.context in _HOOKS:
-        return "" if item.uid in edges.scope.trusted else f"uid {item.uid} cannot speak for a hook"
+        return "" if item.uid in services.scope.trusted else f"uid {item.uid} cannot speak for a hook"
     if item.context is Context.SLURM:
         return "Slurm's word does not arrive here"
     try:
-        claim = _read_claim(item, edges.unpack)
+        claim = _read_claim(item, services.unpack)
     except ValueError as error:
         return f"it is no {item.context.value} record: {str(error)[:100]}"
     if not _is_possible(claim):
         return "its numbers cannot be true"
-    return _find_foreign_claim(item, claim, edges, cluster, words)
+    return _find_foreign_claim(item, claim, services, cluster, words)
 
 
 def _is_possible(claim: Submission | PrerunRecord) -> bool:
@@ -102,14 +102,14 @@ def _read_claim(item: Observation, unpack: Unpack) -> Submission | PrerunRecord:
 
 
 def _find_foreign_claim(
-    item: Observation, claim: Submission | PrerunRecord, edges: Services, cluster: str, words: SlurmJobs
+    item: Observation, claim: Submission | PrerunRecord, services: Services, cluster: str, words: SlurmJobs
 ) -> str:
     """A user speaks of their own jobs only: the seal's uid must be the one Slurm says the job belongs to.
 
     Clusters may share a home. What is of another one is their own word in their own database, of which this Slurm knows
     nothing: it is kept for when they are there.
     """
-    sealed = edges.scope.uid if item.uid == -1 and edges.scope.user is not None else item.uid
+    sealed = services.scope.uid if item.uid == -1 and services.scope.user is not None else item.uid
     if sealed < 0 or claim.uid != sealed or claim.cluster != item.cluster:
         return "it speaks for another user or cluster"
     jobs = {claim.job_id} | ({claim.prerun_job_id} if isinstance(claim, PrerunRecord) else set())
@@ -117,8 +117,8 @@ def _find_foreign_claim(
         return "it is about another job than it says"
     if item.cluster != cluster:
         return ""
-    owners = {_find_owner(job_id, item.cluster, edges.store, words) for job_id in jobs if job_id is not None}
-    if edges.scope.user is not None and owners <= {None, sealed}:
+    owners = {_find_owner(job_id, item.cluster, services.store, words) for job_id in jobs if job_id is not None}
+    if services.scope.user is not None and owners <= {None, sealed}:
         return ""
     return "" if owners - {None} == {sealed} else "Slurm does not say that the job is his"
 
@@ -133,19 +133,19 @@ def _find_owner(job_id: int, cluster: str, store: Store, words: SlurmJobs) -> in
     return next((uid for uid in reversed(known) if isinstance(uid, int) and uid >= 0), None)
 
 
-def _unpack(item: Observation, edges: Services, cluster: str, report: IngestReport, new: bool) -> None:
+def _unpack(item: Observation, services: Services, cluster: str, report: IngestReport, new: bool) -> None:
     if item.context not in (Context.SUBMIT, Context.PRERUN):
         return
-    claim = _read_claim(item, edges.unpack)
+    claim = _read_claim(item, services.unpack)
     if isinstance(claim, Submission):
-        edges.store.save_submission(claim)
+        services.store.save_submission(claim)
         report.submitted |= {claim.job_id} if claim.cluster == cluster else set()
         return
-    told = _find_earlier_report(claim, edges.store)
+    told = _find_earlier_report(claim, services.store)
     if told is None or claim.changes or claim.released or not (told.changes or told.released):
-        edges.store.save_prerun(claim)
+        services.store.save_prerun(claim)
     if new and (told is None or told.verdict.measurement is None):
-        report.profiles += _learn_from_prerun(claim, edges)
+        report.profiles += _learn_from_prerun(claim, services)
 
 
 def _find_earlier_report(claim: PrerunRecord, store: Store) -> PrerunRecord | None:
@@ -157,12 +157,12 @@ def _find_earlier_report(claim: PrerunRecord, store: Store) -> PrerunRecord | No
     return next((one for one in same if (one.cluster, one.prerun_job_id, one.at) == key), None)
 
 
-def _learn_from_prerun(record: PrerunRecord, edges: Services) -> bool:
+def _learn_from_prerun(record: PrerunRecord, services: Services) -> bool:
     measurement = record.verdict.measurement
     if measurement is None or not record.profile_key or record.verdict.outcome is Outcome.FAIL:
         return False
     learn(
-        edges,
+        services,
         record.profile_key,
         record.uid,
         measurement,
@@ -174,16 +174,16 @@ def _learn_from_prerun(record: PrerunRecord, edges: Services) -> bool:
     return True
 
 
-def _block_from_prerun(one: SpoolEntry, edges: Services) -> bool:
+def _block_from_prerun(one: SpoolEntry, services: Services) -> bool:
     """The pre-run read the file itself, as its user: their word, so it binds them alone. Before its spool file goes."""
     if not isinstance(one.item, Observation) or one.item.context is not Context.PRERUN:
         return False
-    record = edges.unpack(PrerunRecord, one.item.facts["prerun"])
+    record = services.unpack(PrerunRecord, one.item.facts["prerun"])
     verdict = record.verdict
     if not verdict.input_path or verdict.outcome is not Outcome.FAIL:
         return False
     digest = verdict.input_digest or "".join(
-        read.digest for read in edges.read_inputs(record.uid, (verdict.input_path,))
+        read.digest for read in services.read_inputs(record.uid, (verdict.input_path,))
     )
     if not digest:
         return False
@@ -195,12 +195,12 @@ def _block_from_prerun(one: SpoolEntry, edges: Services) -> bool:
         at=record.at,
         job_id=record.job_id or record.prerun_job_id,
     )
-    mode = edges.config.mode_of("block_input")
+    mode = services.config.mode_of("block_input")
     if mode != "act":
         # What would have been done.
-        edges.store.intend(None, make_block_actions((blocked,))[0], mode, record.at)
+        services.store.intend(None, make_block_actions((blocked,))[0], mode, record.at)
         return False
-    edges.store.block_input(blocked)
+    services.store.block_input(blocked)
     return True
 
 

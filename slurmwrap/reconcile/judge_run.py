@@ -48,100 +48,104 @@ _AGAIN = ("retry", "retry_elsewhere", "resize", "blacklist_input")
 _LATEST_START_S = 6 * 3600.0
 
 
-def judge(record: JobRun, job: JobRecord | None, run: ReconcilePass) -> JobRun | None:
+def judge(run: JobRun, job: JobRecord | None, this_pass: ReconcilePass) -> JobRun | None:
     """Diagnoses and decides in one transaction; None when it still runs or not all of it is known."""
-    overwritten = job is not None and job.submit_time > record.attempt.submit_time
+    overwritten = job is not None and job.submit_time > run.attempt.submit_time
     if job is not None and not overwritten and not job.ended:
-        run.summary.waiting += job.state == "COMPLETING"
+        this_pass.summary.waiting += job.state == "COMPLETING"
         return None
     past = None
-    if is_gone(record, job):
+    if is_gone(run, job):
         try:
-            past = past_of(record, run)
+            past = past_of(run, this_pass)
         except SlurmError as error:
             # It will answer again: what it knows is worth the wait.
-            run.summary.errors.append(f"job {record.address}: not judged before slurmdbd answers: {error}")
+            this_pass.summary.errors.append(f"job {run.address}: not judged before slurmdbd answers: {error}")
             return None
-        record = completed(record, past) if past is not None else record
-    store = run.edges.store
-    others = list_siblings(record, run) if overwritten or record.restarts else ()
-    seen = _select_observations(record, others, run)
+        run = completed(run, past) if past is not None else run
+    store = this_pass.edges.store
+    others = list_siblings(run, this_pass) if overwritten or run.restarts else ()
+    seen = _select_observations(run, others, this_pass)
     gone_at = job.end_time if job is not None and not overwritten else job.submit_time if job is not None else None
-    if gone_at is not None and run.now < gone_at + run.edges.scope.patience_s and _is_epilog_missing(seen):
-        run.summary.waiting += 1
+    if gone_at is not None and this_pass.now < gone_at + this_pass.edges.scope.patience_s and _is_epilog_missing(seen):
+        this_pass.summary.waiting += 1
         return None
-    word = job if job is not None and not overwritten else _reconstruct_record(record, job, seen, past, run)
-    before = [other for other in others if other.attempt.submit_time < record.attempt.submit_time]
+    word = job if job is not None and not overwritten else _reconstruct_record(run, job, seen, past, this_pass)
+    before = [other for other in others if other.attempt.submit_time < run.attempt.submit_time]
     word = drop_earlier_exit_code(word, (other.derived_exit_code for other in before))
-    record = ended(completed_by_hooks(record, seen), word, build_measurement(word, seen))
-    if overwritten and not record.state:
-        record = replace(record, state=REQUEUED)
-    record = replace(record, output_begins=_read_output_ends(before))
-    logs = _select_own_tails(_read_tails(record, seen, run), word)
+    run = ended(completed_by_hooks(run, seen), word, build_measurement(word, seen))
+    if overwritten and not run.state:
+        run = replace(run, state=REQUEUED)
+    run = replace(run, output_begins=_read_output_ends(before))
+    logs = _select_own_tails(_read_tails(run, seen, this_pass), word)
     # Else the next run may have added to them already.
     if not overwritten or job is None or job.pending:
         ends = {tail.name: [tail.size, tail.mark] for tail in logs if tail.size is not None}
-        record = replace(record, output_ends=ends)
+        run = replace(run, output_ends=ends)
     earlier = [
-        observation for other in before for observation in _select_observations(other, list_siblings(other, run), run)
+        observation
+        for other in before
+        for observation in _select_observations(other, list_siblings(other, this_pass), this_pass)
     ]
-    evidence = join(record.attempt, word, seen, logs=logs, earlier=earlier, requeued=overwritten)
-    diagnosis = _add_lost_node(run.edges.classify(evidence), record, run)
+    evidence = join(run.attempt, word, seen, logs=logs, earlier=earlier, requeued=overwritten)
+    diagnosis = _add_lost_node(this_pass.edges.classify(evidence), run, this_pass)
     diagnosis = mark_requeued_by_hand(diagnosis, evidence) if overwritten else diagnosis
-    submission = find_submission(record, run)
-    record = replace(_add_counted_steps(record, submission, word, run), waited=_compute_wait(record, submission, run))
-    blamed = _find_blamed_input(diagnosis, submission, record, word, run)
+    submission = find_submission(run, this_pass)
+    run = replace(
+        _add_counted_steps(run, submission, word, this_pass), waited=_compute_wait(run, submission, this_pass)
+    )
+    blamed = _find_blamed_input(diagnosis, submission, run, word, this_pass)
     diagnosis = _add_blamed_input(diagnosis, blamed)
-    case = build_decision_context(record, diagnosis, submission, job, others, run)
+    case = build_decision_context(run, diagnosis, submission, job, others, this_pass)
     refused = _find_gate_refusals(seen)
     case = replace(case, gate=next(iter(refused.values()), ""), gate_nodes=tuple(refused))
     case = replace(case, digest=blamed.digest, fault=blamed.fault, theirs=blamed.theirs)
-    case = replace(case, also_failed=_list_other_failures(blamed.digest, record, run))
-    decision = decide(case, run.edges.config)
-    record = _add_decision(case.record, case, decision)
+    case = replace(case, also_failed=_list_other_failures(blamed.digest, run, this_pass))
+    decision = decide(case, this_pass.edges.config)
+    run = _add_decision(case.record, case, decision)
     if diagnosis.category == "time_limit":
-        record = replace(record, longest_s=time_cap_s(case.limits or _list_partition_limits(record.partition, run)))
+        run = replace(run, longest_s=time_cap_s(case.limits or _list_partition_limits(run.partition, this_pass)))
     with store.transaction():
-        store.save_judged(record, decision, run.now)
-        _learn(record, submission, run)
-    if record.retry_at is not None and run.book.starts is not None:
-        run.book.starts.append(record.retry_at)
-    run.dirty |= bool(decision.strikes or decision.blocked)
-    run.summary.judged.append(record)
-    return record
+        store.save_judged(run, decision, this_pass.now)
+        _learn(run, submission, this_pass)
+    if run.retry_at is not None and this_pass.book.starts is not None:
+        this_pass.book.starts.append(run.retry_at)
+    this_pass.dirty |= bool(decision.strikes or decision.blocked)
+    this_pass.summary.judged.append(run)
+    return run
 
 
-def _add_decision(record: JobRun, case: DecisionContext, decision: RetryDecision) -> JobRun:
-    """`record` with all that was decided, so that nothing is decided twice, however often we are killed."""
+def _add_decision(run: JobRun, context: DecisionContext, decision: RetryDecision) -> JobRun:
+    """`run` with all that was decided, so that nothing is decided twice, however often we are killed."""
     return replace(
-        record,
+        run,
         decision=decision.decision,
         decision_reason=decision.reason,
         planned=decision.actions,
         retry_at=decision.start_at,
-        incident=case.incident.incident_id if case.incident is not None else "",
+        incident=context.incident.incident_id if context.incident is not None else "",
     )
 
 
-def list_siblings(record: JobRun, run: ReconcilePass) -> tuple[JobRun, ...]:
-    found = run.edges.store.attempts(cluster=record.attempt.cluster, job_id=record.attempt.job_id)
-    return tuple(other for other in found if other.attempt != record.attempt)
+def list_siblings(run: JobRun, this_pass: ReconcilePass) -> tuple[JobRun, ...]:
+    found = this_pass.edges.store.attempts(cluster=run.attempt.cluster, job_id=run.attempt.job_id)
+    return tuple(other for other in found if other.attempt != run.attempt)
 
 
-def _select_observations(record: JobRun, others: Sequence[JobRun], run: ReconcilePass) -> tuple[Observation, ...]:
+def _select_observations(run: JobRun, others: Sequence[JobRun], this_pass: ReconcilePass) -> tuple[Observation, ...]:
     """The hooks' observations of this run. In user mode there are none to be believed.
 
     A hook's restart count is that of its run, or in an Epilog one more (Slurm 22.05), never less: one that names an
     earlier run is that run's, also where a busy node began its Prolog so late that its time lies in this one.
     """
-    if run.edges.scope.user is not None:
+    if this_pass.edges.scope.user is not None:
         return ()
     starts = [float(other.start_time) for other in others if other.start_time is not None]
     # No set: a fact may be any JSON.
-    earlier = [other.restarts for other in others if other.restarts < record.restarts]
-    heard = run.edges.store.observations(record.attempt.cluster, record.attempt.job_id)
+    earlier = [other.restarts for other in others if other.restarts < run.restarts]
+    heard = this_pass.edges.store.observations(run.attempt.cluster, run.attempt.job_id)
     observations = [observation for observation in heard if observation.facts.get("restarts") not in earlier]
-    return select_observations_of_run(observations, uid=record.uid, start=record.start_time, others=starts)
+    return select_observations_of_run(observations, uid=run.uid, start=run.start_time, others=starts)
 
 
 def _is_epilog_missing(seen: Sequence[Observation]) -> bool:
@@ -151,45 +155,45 @@ def _is_epilog_missing(seen: Sequence[Observation]) -> bool:
 
 
 def _reconstruct_record(
-    record: JobRun,
+    run: JobRun,
     job: JobRecord | None,
     seen: Sequence[Observation],
     past: JobRecord | None,
-    run: ReconcilePass,
+    this_pass: ReconcilePass,
 ) -> JobRecord:
     """The best word on a run that Slurm has forgotten (`job` None) or replaced by the next one (`job`)."""
-    base = remembered(completed_by_hooks(record, seen), job)
+    base = remembered(completed_by_hooks(run, seen), job)
     if past is not None:
         return told_by(past, base)
     if job is None:
         return complete_job_record(base, seen)
-    if is_held_launch(job) and job.restarts == record.restarts + 1:
+    if is_held_launch(job) and job.restarts == run.restarts + 1:
         return replace(base, reason=HELD_LAUNCH)
     word = complete_job_record(base, seen)
     unknown = not word.state or word.signal == _NODE_FAILED
-    if unknown and not word.exit_code and _is_node_down(record, run):
+    if unknown and not word.exit_code and _is_node_down(run, this_pass):
         # Slurm requeued it, and a node of it is down: both Slurm's record.
         return replace(word, state="NODE_FAIL")
     return word
 
 
-def _is_node_down(record: JobRun, run: ReconcilePass) -> bool:
-    nodes = {node.name: node for node in run.snapshot().nodes}
-    return any(name in nodes and nodes[name].state == "DOWN" for name in record.nodes)
+def _is_node_down(run: JobRun, this_pass: ReconcilePass) -> bool:
+    nodes = {node.name: node for node in this_pass.snapshot().nodes}
+    return any(name in nodes and nodes[name].state == "DOWN" for name in run.nodes)
 
 
-def _read_tails(record: JobRun, seen: Sequence[Observation], run: ReconcilePass) -> tuple[LogTail, ...]:
+def _read_tails(run: JobRun, seen: Sequence[Observation], this_pass: ReconcilePass) -> tuple[LogTail, ...]:
     if any(o.facts.get("logs") for o in seen if o.context is Context.EPILOG):
         return ()
-    return run.edges.logs.tails(record)
+    return this_pass.edges.logs.tails(run)
 
 
-def _select_own_tails(logs: Sequence[LogTail], word: JobRecord) -> tuple[LogTail, ...]:
+def _select_own_tails(logs: Sequence[LogTail], job: JobRecord) -> tuple[LogTail, ...]:
     """Of a run that Slurm calls COMPLETED only files that were not written after its end: a later job may write to a
     file of the same name, and its error would be held against this one."""
-    if word.state != "COMPLETED" or word.derived_exit_code or word.end_time is None:
+    if job.state != "COMPLETED" or job.derived_exit_code or job.end_time is None:
         return tuple(logs)
-    latest = word.end_time + _WRITTEN_S
+    latest = job.end_time + _WRITTEN_S
     return tuple(tail for tail in logs if tail.modified is None or tail.modified <= latest)
 
 
@@ -227,22 +231,22 @@ def mark_requeued_by_hand(diagnosis: Diagnosis, evidence: Evidence) -> Diagnosis
     )
 
 
-def _add_lost_node(diagnosis: Diagnosis, record: JobRun, run: ReconcilePass) -> Diagnosis:
-    if diagnosis.category != "node_failure" or diagnosis.node or len(record.nodes) < 2:
+def _add_lost_node(diagnosis: Diagnosis, run: JobRun, this_pass: ReconcilePass) -> Diagnosis:
+    if diagnosis.category != "node_failure" or diagnosis.node or len(run.nodes) < 2:
         return diagnosis
-    return replace(diagnosis, node=lost_node(diagnosis, record, Fleet(nodes=run.snapshot().nodes)))
+    return replace(diagnosis, node=lost_node(diagnosis, run, Fleet(nodes=this_pass.snapshot().nodes)))
 
 
-def _add_counted_steps(record: JobRun, submission: Submission | None, word: JobRecord, run: ReconcilePass) -> JobRun:
-    """`record` with the steps that its own counter left, where no Epilog brought them: the user's claim."""
-    if submission is None or not submission.step_dir or (record.measurement and record.measurement.steps):
-        return record
-    counted = run.edges.steps(record, submission.step_dir)
-    return replace(record, measurement=add_counted_steps(record.measurement, word, counted))
+def _add_counted_steps(run: JobRun, submission: Submission | None, job: JobRecord, this_pass: ReconcilePass) -> JobRun:
+    """`run` with the steps that its own counter left, where no Epilog brought them: the user's claim."""
+    if submission is None or not submission.step_dir or (run.measurement and run.measurement.steps):
+        return run
+    counted = this_pass.edges.steps(run, submission.step_dir)
+    return replace(run, measurement=add_counted_steps(run.measurement, job, counted))
 
 
 def _find_blamed_input(
-    diagnosis: Diagnosis, submission: Submission | None, record: JobRun, word: JobRecord, run: ReconcilePass
+    diagnosis: Diagnosis, submission: Submission | None, run: JobRun, job: JobRecord, this_pass: ReconcilePass
 ) -> InputRead:
     """The input that the log names, else the one of gsub's list that our own read, as its user, finds broken.
 
@@ -250,15 +254,15 @@ def _find_blamed_input(
     """
     if diagnosis.category == _RESTORE:
         paths = submission.inputs[:_INPUTS] if submission is not None else ()
-        reads = run.edges.read_inputs(record.uid, paths) if paths else ()
+        reads = this_pass.edges.read_inputs(run.uid, paths) if paths else ()
         return next((read for read in reads if read.fault and read.digest), InputRead(path=""))
     if diagnosis.decision != "blacklist_input":
         return InputRead(path="")
     named = diagnosis.input_path
     if named and not named.startswith("/"):
-        named = f"{word.work_dir}/{named}" if word.work_dir else ""
+        named = f"{job.work_dir}/{named}" if job.work_dir else ""
     paths = (named,) if named else submission.inputs[:_INPUTS] if submission is not None else ()
-    reads = run.edges.read_inputs(record.uid, paths) if paths else ()
+    reads = this_pass.edges.read_inputs(run.uid, paths) if paths else ()
     if named:
         return reads[0] if reads else InputRead(path=named)
     return next((read for read in reads if read.fault), InputRead(path=""))
@@ -281,96 +285,96 @@ def _add_blamed_input(diagnosis: Diagnosis, blamed: InputRead) -> Diagnosis:
     )
 
 
-def find_submission(record: JobRun, run: ReconcilePass) -> Submission | None:
-    found = run.edges.store.submission(record.attempt.cluster, submitted_id(record))
-    return found if found is not None and speaks_for(found, record) else None
+def find_submission(run: JobRun, this_pass: ReconcilePass) -> Submission | None:
+    found = this_pass.edges.store.submission(run.attempt.cluster, submitted_id(run))
+    return found if found is not None and speaks_for(found, run) else None
 
 
-def _compute_wait(record: JobRun, submission: Submission | None, run: ReconcilePass) -> QueueDelay | None:
+def _compute_wait(run: JobRun, submission: Submission | None, this_pass: ReconcilePass) -> QueueDelay | None:
     """How long it waited, and for what: counted before, by the same pass at the latest."""
     if submission is None or submission.shape is None:
         return None
-    delays = run.edges.store.delays(job_id=record.attempt.job_id)
-    return next((delay for delay in delays if delay.attempt == record.attempt), None)
+    delays = this_pass.edges.store.delays(job_id=run.attempt.job_id)
+    return next((delay for delay in delays if delay.attempt == run.attempt), None)
 
 
 def build_decision_context(
-    record: JobRun,
+    run: JobRun,
     diagnosis: Diagnosis,
     submission: Submission | None,
     job: JobRecord | None,
     others: Sequence[JobRun],
-    run: ReconcilePass,
+    this_pass: ReconcilePass,
 ) -> DecisionContext:
-    """`record` need not carry `diagnosis` yet; the case's does."""
-    record = replace(record, diagnosis=diagnosis)
+    """`run` need not carry `diagnosis` yet; the case's does."""
+    run = replace(run, diagnosis=diagnosis)
     again = submission is not None and diagnosis.decision in _AGAIN
     placed = again and diagnosis.decision != "retry"
     return DecisionContext(
         diagnosis=diagnosis,
-        record=record,
+        record=run,
         job=job,
         submission=submission,
-        ledger=ledger_of(others, record, run.edges.store.resets(record.attempt.job_id) if others else ()),
-        fleet=fleet_of(run.snapshot(), record.partition) if placed else Fleet(),
-        limits=_list_partition_limits(record.partition, run) if placed else (),
-        incident=find_incident(record, run),
-        starts=_list_retry_starts(run) if again else (),
-        site=run.edges.scope.user is None,
-        now=run.now,
+        ledger=ledger_of(others, run, this_pass.edges.store.resets(run.attempt.job_id) if others else ()),
+        fleet=fleet_of(this_pass.snapshot(), run.partition) if placed else Fleet(),
+        limits=_list_partition_limits(run.partition, this_pass) if placed else (),
+        incident=find_incident(run, this_pass),
+        starts=_list_retry_starts(this_pass) if again else (),
+        site=this_pass.edges.scope.user is None,
+        now=this_pass.now,
     )
 
 
-def _list_partition_limits(partition: str, run: ReconcilePass) -> tuple[Partition, ...]:
+def _list_partition_limits(partition: str, this_pass: ReconcilePass) -> tuple[Partition, ...]:
     wanted = set(partition.split(","))
-    return tuple(one for one in run.snapshot().partitions if one.name in wanted)
+    return tuple(one for one in this_pass.snapshot().partitions if one.name in wanted)
 
 
-def _list_retry_starts(run: ReconcilePass) -> tuple[float, ...]:
+def _list_retry_starts(this_pass: ReconcilePass) -> tuple[float, ...]:
     """When our retries of the last hour were, and are, to start. Read once per process, then kept up."""
-    if run.book.starts is None:
-        known = run.edges.store.attempts(cluster=run.book.cluster, since=run.now - _LATEST_START_S)
-        run.book.starts = [record.retry_at for record in known if record.retry_at is not None]
-    run.book.starts = [at for at in run.book.starts if at > run.now - HOUR_S]
-    return tuple(run.book.starts)
+    if this_pass.book.starts is None:
+        known = this_pass.edges.store.attempts(cluster=this_pass.book.cluster, since=this_pass.now - _LATEST_START_S)
+        this_pass.book.starts = [record.retry_at for record in known if record.retry_at is not None]
+    this_pass.book.starts = [at for at in this_pass.book.starts if at > this_pass.now - HOUR_S]
+    return tuple(this_pass.book.starts)
 
 
-def _list_other_failures(digest: str, record: JobRun, run: ReconcilePass) -> tuple[InputFailure, ...]:
+def _list_other_failures(digest: str, run: JobRun, this_pass: ReconcilePass) -> tuple[InputFailure, ...]:
     """Other users' jobs that failed of the same content, with the nodes on which they did. Their blocks remember."""
     if not digest:
         return ()
-    blocks = [b for b in run.edges.store.blocked_inputs() if b.digest == digest and b.uid not in (-1, record.uid)]
-    return tuple(InputFailure(uid=block.uid, nodes=_list_failed_nodes(block, run)) for block in blocks)
+    blocks = [b for b in this_pass.edges.store.blocked_inputs() if b.digest == digest and b.uid not in (-1, run.uid)]
+    return tuple(InputFailure(uid=block.uid, nodes=_list_failed_nodes(block, this_pass)) for block in blocks)
 
 
-def _list_failed_nodes(block: BlockedInput, run: ReconcilePass) -> tuple[str, ...]:
-    runs = run.edges.store.attempts(cluster=run.book.cluster, job_id=block.job_id)
-    blamed = [r for r in runs if r.uid == block.uid and r.diagnosis and r.diagnosis.input_path == block.path]
+def _list_failed_nodes(blocked: BlockedInput, this_pass: ReconcilePass) -> tuple[str, ...]:
+    runs = this_pass.edges.store.attempts(cluster=this_pass.book.cluster, job_id=blocked.job_id)
+    blamed = [r for r in runs if r.uid == blocked.uid and r.diagnosis and r.diagnosis.input_path == blocked.path]
     return tuple(dict.fromkeys(r.nodes[0] for r in blamed if len(r.nodes) == 1))
 
 
-def _learn(record: JobRun, submission: Submission | None, run: ReconcilePass) -> None:
+def _learn(run: JobRun, submission: Submission | None, this_pass: ReconcilePass) -> None:
     """A run of gsub's teaches its profile what the Epilogs measured, whether it ended well or not."""
-    if submission is None or not submission.profile_key or record.measurement is None:
+    if submission is None or not submission.profile_key or run.measurement is None:
         return
-    complete = record.diagnosis is not None and record.diagnosis.category == "success"
-    at = float(record.end_time or run.now)
+    complete = run.diagnosis is not None and run.diagnosis.category == "success"
+    at = float(run.end_time or this_pass.now)
     learn(
-        run.edges,
+        this_pass.edges,
         submission.profile_key,
-        record.uid,
-        record.measurement,
+        run.uid,
+        run.measurement,
         at=at,
         source="epilog",
         complete=complete,
         variant=submission.profile_variant,
-        gpu_type=_find_gpu_type(record, run),
+        gpu_type=_find_gpu_type(run, this_pass),
     )
-    run.dirty = True
+    this_pass.dirty = True
 
 
-def _find_gpu_type(record: JobRun, run: ReconcilePass) -> str:
+def _find_gpu_type(run: JobRun, this_pass: ReconcilePass) -> str:
     """Of the nodes it ran on; "" where they have several or Slurm names none."""
-    kinds = {node.gpu_type for node in run.snapshot().nodes if node.name in record.nodes} if record.gpus else set()
+    kinds = {node.gpu_type for node in this_pass.snapshot().nodes if node.name in run.nodes} if run.gpus else set()
     kind = kinds.pop() if len(kinds) == 1 else ""
     return "" if "," in kind else kind

@@ -28,10 +28,10 @@ _SAME_ARRAY_S = 30 * 86400.0
 SLOW_S, SILENT_S = 1.0, 300.0
 
 
-def format_why_text(record: JobRun, actions: Sequence[ActionRecord]) -> str:
+def format_why_text(run: JobRun, actions: Sequence[ActionRecord]) -> str:
     """What `slurmwrap why` says of this one run."""
-    address = record.address or str(record.attempt.job_id)
-    return format_job_report(JobTimeline(address=address, attempts=(record,), actions=tuple(actions)))
+    address = run.address or str(run.attempt.job_id)
+    return format_job_report(JobTimeline(address=address, attempts=(run,), actions=tuple(actions)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,23 +86,23 @@ class MailingPublisher:
         """As the inner one."""
         self._inner.tell_gate(gate)
 
-    def tell_owner(self, record: JobRun, actions: Sequence[ActionRecord]) -> None:
+    def tell_owner(self, run: JobRun, actions: Sequence[ActionRecord]) -> None:
         """As the inner one, then by mail. A mail that cannot be sent is said and given up: the sealed word stands."""
-        name = f"{record.attempt.job_id}-{record.attempt.submit_time}.munge"
+        name = f"{run.attempt.job_id}-{run.attempt.submit_time}.munge"
         silent = (self._inner.directory / WHY / name).exists()
-        self._inner.tell_owner(record, actions)
-        if silent or not _is_mailed(record):
+        self._inner.tell_owner(run, actions)
+        if silent or not _is_mailed(run):
             return
-        cause = _find_array_cause(record)
+        cause = _find_array_cause(run)
         if cause is None:
-            category = get_title(record.diagnosis.category) if record.diagnosis else "unknown"
-            subject = f"Slurm job {record.address} {record.name} failed: {category}"
-            self._send(record.uid, subject, format_why_text(record, actions))
+            category = get_title(run.diagnosis.category) if run.diagnosis else "unknown"
+            subject = f"Slurm job {run.address} {run.name} failed: {category}"
+            self._send(run.uid, subject, format_why_text(run, actions))
         elif cause in self._waiting:
-            self._waiting[cause].addresses[record.address] = None
+            self._waiting[cause].addresses[run.address] = None
         elif cause not in self._sent:
-            text = format_why_text(record, actions)
-            self._waiting[cause] = _Tasks(first=record, text=text, addresses={record.address: None})
+            text = format_why_text(run, actions)
+            self._waiting[cause] = _Tasks(first=run, text=text, addresses={run.address: None})
 
     def end_pass(self) -> None:
         """One message for each array and cause of which none was sent before."""
@@ -140,21 +140,21 @@ class MailingPublisher:
                 self._silent_until = time.monotonic() + SILENT_S
 
 
-def _is_mailed(record: JobRun) -> bool:
+def _is_mailed(run: JobRun) -> bool:
     """Whether its owner gets a mail: it failed, and is not run again."""
-    return failed(record) and record.decision in ("stop", "blacklist_input")
+    return failed(run) and run.decision in ("stop", "blacklist_input")
 
 
-def _find_array_cause(record: JobRun) -> _Cause | None:
+def _find_array_cause(run: JobRun) -> _Cause | None:
     """None for a job that is no task of an array."""
-    array, _, task = record.address.partition("_")
-    if not task or record.diagnosis is None:
+    array, _, task = run.address.partition("_")
+    if not task or run.diagnosis is None:
         return None
-    found = record.diagnosis
+    found = run.diagnosis
     return _Cause(
-        cluster=record.attempt.cluster,
+        cluster=run.attempt.cluster,
         array=array,
-        uid=record.uid,
+        uid=run.uid,
         category=found.category,
         signature=found.signature,
     )

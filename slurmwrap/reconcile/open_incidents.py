@@ -32,76 +32,80 @@ _MOST = 2000  # failures that are kept in mind from one pass to the next
 _SHARE, _UNSEEN = 10, 40  # of many failures, every tenth part more is looked at again, but so many at the latest
 
 
-def open_pass(run: ReconcilePass) -> None:
+def open_pass(this_pass: ReconcilePass) -> None:
     """Before anything is judged: what is open, and what the last process left unseen. The site's reconciler alone."""
-    if run.edges.scope.user is not None:
+    if this_pass.edges.scope.user is not None:
         return
-    book, since = run.book, run.now - _LOOK_BACK_S
+    book, since = this_pass.book, this_pass.now - _LOOK_BACK_S
     # A pass that ends early leaves none.
     known, book.incidents = book.incidents, None
     if known is None or book.failures is None:
-        _read(run, since)
+        _read(this_pass, since)
     else:
-        run.incidents = tuple(one for one in known if one.over_at is None or one.over_at >= run.now - _KEPT_S)
-        run.incidents = _drop_closed_incidents(run)
+        this_pass.incidents = tuple(
+            one for one in known if one.over_at is None or one.over_at >= this_pass.now - _KEPT_S
+        )
+        this_pass.incidents = _drop_closed_incidents(this_pass)
         recent = sorted((r for r in book.failures.values() if _end(r) >= since), key=_end)[-_MOST:]
         book.failures = {record.attempt: record for record in recent}
-    _close(run)
+    _close(this_pass)
 
 
-def _drop_closed_incidents(run: ReconcilePass) -> tuple[Incident, ...]:
-    """`run.incidents`, with those that a person closed since (`slurmwrap incidents close`)."""
-    if all(one.over_at is not None for one in run.incidents):
-        return run.incidents
-    closed_now = {one.incident_id: one for one in run.edges.store.incidents(since=run.now - _KEPT_S) if one.closed_by}
-    run.dirty |= any(one.over_at is None and one.incident_id in closed_now for one in run.incidents)
-    return tuple(closed_now.get(one.incident_id, one) for one in run.incidents)
+def _drop_closed_incidents(this_pass: ReconcilePass) -> tuple[Incident, ...]:
+    """`this_pass.incidents`, with those that a person closed since (`slurmwrap incidents close`)."""
+    if all(one.over_at is not None for one in this_pass.incidents):
+        return this_pass.incidents
+    closed_now = {
+        one.incident_id: one for one in this_pass.edges.store.incidents(since=this_pass.now - _KEPT_S) if one.closed_by
+    }
+    this_pass.dirty |= any(one.over_at is None and one.incident_id in closed_now for one in this_pass.incidents)
+    return tuple(closed_now.get(one.incident_id, one) for one in this_pass.incidents)
 
 
-def _read(run: ReconcilePass, since: float) -> None:
+def _read(this_pass: ReconcilePass, since: float) -> None:
     """From the database; with what the last process had seen of them and not stored yet."""
-    store = run.edges.store
+    store = this_pass.edges.store
     read = store.failures(FAILURES, since=since, limit=_MOST)
-    run.book.failures = {record.attempt: record for record in read}
-    stored = store.incidents(since=run.now - _KEPT_S)
-    run.incidents = tuple(join_failures(one, read) for one in stored)
-    run.grown = _find_changed(stored, run.incidents)
-    _look(run, read)
+    this_pass.book.failures = {record.attempt: record for record in read}
+    stored = store.incidents(since=this_pass.now - _KEPT_S)
+    this_pass.incidents = tuple(join_failures(one, read) for one in stored)
+    this_pass.grown = _find_changed(stored, this_pass.incidents)
+    _look(this_pass, read)
 
 
-def find_incident(record: JobRun, run: ReconcilePass) -> Incident | None:
+def find_incident(run: JobRun, this_pass: ReconcilePass) -> Incident | None:
     """The incident that a run belongs to whose diagnosis is just made; it may be the run that shows it."""
-    if run.book.failures is None or record.diagnosis is None or record.diagnosis.decision == "none":
+    if this_pass.book.failures is None or run.diagnosis is None or run.diagnosis.decision == "none":
         return None
-    if not can_be_of_incident(record):
+    if not can_be_of_incident(run):
         return None
-    run.book.failures[record.attempt] = record
-    found = find_incident_of_run(run.incidents, record) or _find_new_incident(record, run)
+    this_pass.book.failures[run.attempt] = run
+    found = find_incident_of_run(this_pass.incidents, run) or _find_new_incident(run, this_pass)
     if found is not None:
-        run.book.failures[record.attempt] = replace(record, incident=found.incident_id)
-        _extend_incident(found, record, run)
+        this_pass.book.failures[run.attempt] = replace(run, incident=found.incident_id)
+        _extend_incident(found, run, this_pass)
     return found
 
 
-def excuse_run(record: JobRun, run: ReconcilePass) -> JobRun:
-    """`record`, with the incident that it was found to belong to after it was judged."""
-    return replace(record, incident=run.excused.get(record.attempt, record.incident))
+def excuse_run(run: JobRun, this_pass: ReconcilePass) -> JobRun:
+    """`run`, with the incident that it was found to belong to after it was judged."""
+    return replace(run, incident=this_pass.excused.get(run.attempt, run.incident))
 
 
-def end(run: ReconcilePass) -> None:
+def end(this_pass: ReconcilePass) -> None:
     """After all were judged: closes what is over and stores what has grown."""
-    if run.unseen:
-        _look(run, tuple((run.book.failures or {}).values()))
-    _close(run)
-    run.incidents = _drop_closed_incidents(run)
-    for one in run.incidents:
-        if one.incident_id in run.grown:
-            run.edges.store.save_incident(one)
-    run.dirty |= bool(run.grown)
-    run.grown.clear()
-    if run.book.failures is not None:
-        run.book.incidents = run.incidents
-    _notify_again(run)
+    if this_pass.unseen:
+        _look(this_pass, tuple((this_pass.book.failures or {}).values()))
+    _close(this_pass)
+    this_pass.incidents = _drop_closed_incidents(this_pass)
+    for one in this_pass.incidents:
+        if one.incident_id in this_pass.grown:
+            this_pass.edges.store.save_incident(one)
+    this_pass.dirty |= bool(this_pass.grown)
+    this_pass.grown.clear()
+    if this_pass.book.failures is not None:
+        this_pass.book.incidents = this_pass.incidents
+    _notify_again(this_pass)
 
 
 def list_published_incidents(incidents: Iterable[Incident], mounts: Mounts) -> tuple[OpenIncident, ...]:
@@ -127,84 +131,84 @@ def _describe_scope(scope: str, mounts: Mounts) -> str:
     return kind if kind == "host" else scope
 
 
-def _find_new_incident(record: JobRun, run: ReconcilePass) -> Incident | None:
-    """The new incident, if `record` and the failures near it are one. Of a storm not every single one is looked at."""
-    category = get_category(record)
+def _find_new_incident(run: JobRun, this_pass: ReconcilePass) -> Incident | None:
+    """The new incident, if `run` and the failures near it are one. Of a storm not every single one is looked at."""
+    category = get_category(run)
     if category not in SHARED:
         return None
-    span, end = 2 * run.edges.config.incidents.window_s, _end(record)
-    run.unseen[category] += 1
-    count, there = run.looked.get(category, (0, end))
-    if run.unseen[category] < min(_UNSEEN, count // _SHARE) and abs(end - there) < span:
+    span, end = 2 * this_pass.edges.config.incidents.window_s, _end(run)
+    this_pass.unseen[category] += 1
+    count, there = this_pass.looked.get(category, (0, end))
+    if this_pass.unseen[category] < min(_UNSEEN, count // _SHARE) and abs(end - there) < span:
         return None
-    known = (run.book.failures or {}).values()
+    known = (this_pass.book.failures or {}).values()
     near = [r for r in known if get_category(r) == category and abs(_end(r) - end) <= span]
-    run.looked[category] = len(near), end
-    del run.unseen[category]
-    _look(run, near, judging=record)
-    return find_incident_of_run(run.incidents, record)
+    this_pass.looked[category] = len(near), end
+    del this_pass.unseen[category]
+    _look(this_pass, near, judging=run)
+    return find_incident_of_run(this_pass.incidents, run)
 
 
-def _look(run: ReconcilePass, failures: Sequence[JobRun], judging: JobRun | None = None) -> None:
+def _look(this_pass: ReconcilePass, failures: Sequence[JobRun], judging: JobRun | None = None) -> None:
     """Looks for incidents in `failures`; a new one is stored with those of its runs that were judged before it.
 
     Stored before the decision that rests on it: a reconciler that is killed in between decides the same.
     """
-    settings = run.edges.config.incidents
+    settings = this_pass.edges.config.incidents
     if judging is None:
-        run.unseen.clear()
-    free = [r for r in failures if get_category(r) in SHARED and find_incident_of_run(run.incidents, r) is None]
+        this_pass.unseen.clear()
+    free = [r for r in failures if get_category(r) in SHARED and find_incident_of_run(this_pass.incidents, r) is None]
     if len(free) < settings.min_jobs:
         return
-    before = {one.incident_id: one for one in run.incidents}
-    run.incidents = find(
+    before = {one.incident_id: one for one in this_pass.incidents}
+    this_pass.incidents = find(
         failures,
-        run.incidents,
-        now=run.now,
+        this_pass.incidents,
+        now=this_pass.now,
         # Slurm is asked only where failures are many enough.
-        topology=run.snapshot().topology,
+        topology=this_pass.snapshot().topology,
         settings=settings,
-        mounts=run.edges.mounts,
+        mounts=this_pass.edges.mounts,
     )
-    for one in run.incidents:
+    for one in this_pass.incidents:
         if before.get(one.incident_id) != one:
-            _keep(one, judging, run)
+            _keep(one, judging, this_pass)
 
 
-def _keep(one: Incident, judging: JobRun | None, run: ReconcilePass) -> None:
+def _keep(incident: Incident, judging: JobRun | None, this_pass: ReconcilePass) -> None:
     """Stores it; its runs that were judged before it was recognised are marked, and their strikes count no more."""
-    known = run.book.failures or {}
+    known = this_pass.book.failures or {}
     late = [
         key
         for key, record in known.items()
-        if record is not judging and not record.incident and find_incident_of_run((one,), record) is not None
+        if record is not judging and not record.incident and find_incident_of_run((incident,), record) is not None
     ]
-    run.edges.store.save_incident(one, late)
+    this_pass.edges.store.save_incident(incident, late)
     for key in late:
-        known[key] = replace(known[key], incident=one.incident_id)
-        run.excused[key] = one.incident_id
-    run.grown.discard(one.incident_id)
-    run.dirty = True
+        known[key] = replace(known[key], incident=incident.incident_id)
+        this_pass.excused[key] = incident.incident_id
+    this_pass.grown.discard(incident.incident_id)
+    this_pass.dirty = True
 
 
-def _extend_incident(one: Incident, record: JobRun, run: ReconcilePass) -> None:
+def _extend_incident(incident: Incident, run: JobRun, this_pass: ReconcilePass) -> None:
     """With one more run. Of what others wrote since the last that was believed, each user's first is enough."""
     first: dict[int, JobRun] = {}
-    for other in sorted((run.book.failures or {}).values(), key=_end):
-        if _end(other) > one.last:
+    for other in sorted((this_pass.book.failures or {}).values(), key=_end):
+        if _end(other) > incident.last:
             first.setdefault(other.uid, other)
-    grown = join_failures(one, {r.attempt: r for r in (*first.values(), record)}.values())
-    if grown != one:
-        run.incidents = tuple(grown if known is one else known for known in run.incidents)
-        run.grown.add(one.incident_id)
+    grown = join_failures(incident, {r.attempt: r for r in (*first.values(), run)}.values())
+    if grown != incident:
+        this_pass.incidents = tuple(grown if known is incident else known for known in this_pass.incidents)
+        this_pass.grown.add(incident.incident_id)
 
 
-def _notify_again(run: ReconcilePass) -> None:
+def _notify_again(this_pass: ReconcilePass) -> None:
     """The owners of runs that were reported before their incident was recognised. Killed before: a remark is lost."""
-    publisher, store = run.edges.publisher, run.edges.store
-    if publisher is None or not run.telling:
+    publisher, store = this_pass.edges.publisher, this_pass.edges.store
+    if publisher is None or not this_pass.telling:
         return
-    for key in run.excused:
+    for key in this_pass.excused:
         record = store.attempt(key)
         if record is None or not record.reconciled:
             # They are informed when it is done.
@@ -212,20 +216,20 @@ def _notify_again(run: ReconcilePass) -> None:
         try:
             publisher.tell_owner(record, store.actions(key))
         except SlurmwrapError as error:
-            run.summary.errors.append(str(error))
+            this_pass.summary.errors.append(str(error))
             return
 
 
-def _close(run: ReconcilePass) -> None:
+def _close(this_pass: ReconcilePass) -> None:
     """Those whose time has come."""
-    known = run.incidents
-    run.incidents = tuple(close_incident(one, run.now) for one in known)
-    run.grown |= _find_changed(known, run.incidents)
+    known = this_pass.incidents
+    this_pass.incidents = tuple(close_incident(one, this_pass.now) for one in known)
+    this_pass.grown |= _find_changed(known, this_pass.incidents)
 
 
 def _find_changed(before: Sequence[Incident], after: Sequence[Incident]) -> set[str]:
     return {new.incident_id for old, new in zip(before, after, strict=True) if old != new}
 
 
-def _end(record: JobRun) -> float:
-    return float(record.end_time or 0)
+def _end(run: JobRun) -> float:
+    return float(run.end_time or 0)

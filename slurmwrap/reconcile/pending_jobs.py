@@ -67,38 +67,38 @@ class PendingGsubJob:
         )
 
 
-def list_queue_head(run: ReconcilePass) -> tuple[PendingGsubJob, ...]:
+def list_queue_head(this_pass: ReconcilePass) -> tuple[PendingGsubJob, ...]:
     """The first `placement.relax_jobs` of gsub's own jobs, by Slurm's own order in each partition. () in user mode."""
-    most = run.edges.config.placement.relax_jobs
-    if run.edges.scope.user is not None or not most:
+    most = this_pass.edges.config.placement.relax_jobs
+    if this_pass.edges.scope.user is not None or not most:
         return ()
-    if run.head is None:
-        ours = [job for job in list_pending_gsub_jobs(run) if may_be_touched(job, run.now)]
-        pinned = frozenset(job.job_id for job in ours if job.req_nodes and _is_own_node_list(job, run))
+    if this_pass.head is None:
+        ours = [job for job in list_pending_gsub_jobs(this_pass) if may_be_touched(job, this_pass.now)]
+        pinned = frozenset(job.job_id for job in ours if job.req_nodes and _is_own_node_list(job, this_pass))
         found = (
-            run_for_each_job(job, run, partial(_make_pending_job, job, run), None)
+            run_for_each_job(job, this_pass, partial(_make_pending_job, job, this_pass), None)
             for job in select_first_jobs(ours, most, pinned)
         )
-        run.head = tuple(filter(None, found))
-    return run.head
+        this_pass.head = tuple(filter(None, found))
+    return this_pass.head
 
 
-def list_pending_gsub_jobs(run: ReconcilePass) -> tuple[JobRecord, ...]:
+def list_pending_gsub_jobs(this_pass: ReconcilePass) -> tuple[JobRecord, ...]:
     """Pending jobs for which a submission of their own user is known."""
-    if run.ours is None:
-        run.ours = tuple(_filter_gsub_jobs(run))
-    return run.ours
+    if this_pass.ours is None:
+        this_pass.ours = tuple(_filter_gsub_jobs(this_pass))
+    return this_pass.ours
 
 
-def _filter_gsub_jobs(run: ReconcilePass) -> Iterator[JobRecord]:
-    book, new = run.book, run.summary.ingested.submitted
-    keys = {key_of(job, book.cluster): job for job in run.words.first.values() if job.pending}
+def _filter_gsub_jobs(this_pass: ReconcilePass) -> Iterator[JobRecord]:
+    book, new = this_pass.book, this_pass.summary.ingested.submitted
+    keys = {key_of(job, book.cluster): job for job in this_pass.words.first.values() if job.pending}
     # a submission may arrive after its job was seen
     book.strangers = {key for key in book.strangers if key in keys and _get_submitted_id(keys[key]) not in new}
     for gone in book.submitted.keys() - keys.keys():
         del book.submitted[gone]
     for key, job in keys.items():
-        if key not in book.strangers and _find_submission(key, job, run) is not None:
+        if key not in book.strangers and _find_submission(key, job, this_pass) is not None:
             yield job
 
 
@@ -142,7 +142,11 @@ def order_by_partition_turn(jobs: Iterable[JobRecord]) -> list[JobRecord]:
 
 
 def make_changes(
-    run: ReconcilePass, waiting: PendingGsubJob, rule: str, actions: Sequence[SlurmAction], back: Mapping[str, str]
+    this_pass: ReconcilePass,
+    waiting: PendingGsubJob,
+    rule: str,
+    actions: Sequence[SlurmAction],
+    back: Mapping[str, str],
 ) -> bool:
     """Makes changes that belong together, all or none of them; False when they must wait for a later pass.
 
@@ -152,55 +156,59 @@ def make_changes(
     left = _list_undone_actions(actions, rule, waiting)
     if not left:
         return True
-    mode = run.edges.config.mode_of(rule)
+    mode = this_pass.edges.config.mode_of(rule)
     if mode != "act":
         told = {(known.key, known.value) for known in waiting.known if known.rule == rule}
         for action in left:
             if (action.key, action.value) not in told:
-                _store_intention(action, rule, mode, waiting, run)
+                _store_intention(action, rule, mode, waiting, this_pass)
         return True
-    if is_muted(waiting.record.uid, run):
+    if is_muted(waiting.record.uid, this_pass):
         return True
-    if not _take_tokens(len(left), run):
+    if not _take_tokens(len(left), this_pass):
         return False
-    _change(left, rule, back, waiting, run)
+    _change(left, rule, back, waiting, this_pass)
     return True
 
 
-def _is_own_node_list(job: JobRecord, run: ReconcilePass) -> bool:
+def _is_own_node_list(job: JobRecord, this_pass: ReconcilePass) -> bool:
     """Whether its list of nodes is none of its user's own."""
-    return not run.book.submitted[key_of(job, run.book.cluster)].own.get("nodelist")
+    return not this_pass.book.submitted[key_of(job, this_pass.book.cluster)].own.get("nodelist")
 
 
-def _take_tokens(count: int, run: ReconcilePass) -> bool:
-    if run.unheard:
+def _take_tokens(count: int, this_pass: ReconcilePass) -> bool:
+    if this_pass.unheard:
         return False
-    per_s = run.edges.config.placement.relax_updates_per_s
-    rest = take(fill_bucket(run.book.bucket, run.edges.clock.now(), per_s), count, per_s)
+    per_s = this_pass.edges.config.placement.relax_updates_per_s
+    rest = take(fill_bucket(this_pass.book.bucket, this_pass.edges.clock.now(), per_s), count, per_s)
     if rest is None:
-        run.summary.held_back += 1
+        this_pass.summary.held_back += 1
         return False
-    run.book.bucket = rest
+    this_pass.book.bucket = rest
     return True
 
 
-def _make_pending_job(job: JobRecord, run: ReconcilePass) -> PendingGsubJob | None:
-    key = key_of(job, run.book.cluster)
-    submission = _find_submission(key, job, run)
-    plan = _plan_in_force(submission, run) if submission is not None else None
+def _make_pending_job(job: JobRecord, this_pass: ReconcilePass) -> PendingGsubJob | None:
+    key = key_of(job, this_pass.book.cluster)
+    submission = _find_submission(key, job, this_pass)
+    plan = _plan_in_force(submission, this_pass) if submission is not None else None
     if submission is None or submission.shape is None or plan is None:
         return None
     waiting = PendingGsubJob(
-        record=job, submission=submission, plan=plan, attempt=key, known=_list_known_actions(key, job, submission, run)
+        record=job,
+        submission=submission,
+        plan=plan,
+        attempt=key,
+        known=_list_known_actions(key, job, submission, this_pass),
     )
-    return None if _is_begun(waiting, run) else waiting
+    return None if _is_begun(waiting, this_pass) else waiting
 
 
 def _list_known_actions(
-    key: RunKey, job: JobRecord, submission: Submission, run: ReconcilePass
+    key: RunKey, job: JobRecord, submission: Submission, this_pass: ReconcilePass
 ) -> tuple[ActionRecord, ...]:
     """Before an earlier run too, and of the array that a task was split from: Slurm keeps what it was given."""
-    store, runs = run.edges.store, list[RunKey]()
+    store, runs = this_pass.edges.store, list[RunKey]()
     if job.restarts or job.array_task_id is not None:
         for job_id in {job.job_id, _get_submitted_id(job)}:
             before = [
@@ -210,17 +218,21 @@ def _list_known_actions(
     return tuple(a for one in (*runs, key) for a in store.actions(one) if a.rule in WAITING_RULES)
 
 
-def _is_begun(waiting: PendingGsubJob, run: ReconcilePass) -> bool:
+def _is_begun(waiting: PendingGsubJob, this_pass: ReconcilePass) -> bool:
     """Whether we were killed between an intention and its end. Then it is made again, which changes nothing where it
     was obeyed, and where it was refused is put back to what was submitted. In this pass nothing else is changed."""
     begun = [a for a in waiting.known if a.done_at is None and a.mode == "act" and a.attempt == waiting.attempt]
-    begun = [a for a in begun if run.edges.config.mode_of(a.rule) == "act" and not is_muted(waiting.record.uid, run)]
+    begun = [
+        a
+        for a in begun
+        if this_pass.edges.config.mode_of(a.rule) == "act" and not is_muted(waiting.record.uid, this_pass)
+    ]
     for rule in {a.rule for a in begun}:
         actions = complete_cpu_updates(
             [_to_slurm_action(a) for a in begun if a.rule == rule], waiting.asked.shape, waiting.record
         )
-        if _take_tokens(len(actions), run):
-            _change(actions, rule, list_submitted_values(waiting.asked, waiting.record), waiting, run)
+        if _take_tokens(len(actions), this_pass):
+            _change(actions, rule, list_submitted_values(waiting.asked, waiting.record), waiting, this_pass)
     return bool(begun)
 
 
@@ -228,14 +240,14 @@ def _to_slurm_action(known: ActionRecord) -> SlurmAction:
     return SlurmAction(verb=Verb.UPDATE_JOB, target=known.target, key=known.key, value=known.value, reason=known.reason)
 
 
-def _find_submission(key: RunKey, job: JobRecord, run: ReconcilePass) -> Submission | None:
-    found = run.book.submitted.get(key)
+def _find_submission(key: RunKey, job: JobRecord, this_pass: ReconcilePass) -> Submission | None:
+    found = this_pass.book.submitted.get(key)
     if found is None:
-        found = run.edges.store.submission(key.cluster, _get_submitted_id(job))
+        found = this_pass.edges.store.submission(key.cluster, _get_submitted_id(job))
         if found is None or not speaks_for(found, record_of(job, key.cluster)):
-            run.book.strangers.add(key)
+            this_pass.book.strangers.add(key)
             return None
-        run.book.submitted[key] = found
+        this_pass.book.submitted[key] = found
     return found
 
 
@@ -244,13 +256,13 @@ def _get_submitted_id(job: JobRecord) -> int:
     return job.job_id if job.array_job_id is None else job.array_job_id
 
 
-def _plan_in_force(submission: Submission, run: ReconcilePass) -> PlacementPlan | None:
+def _plan_in_force(submission: Submission, this_pass: ReconcilePass) -> PlacementPlan | None:
     """The newest plan that was applied; None for what is no plan."""
-    preruns = run.edges.store.preruns(job_id=submission.job_id) if submission.prerun_job_id is not None else ()
+    preruns = this_pass.edges.store.preruns(job_id=submission.job_id) if submission.prerun_job_id is not None else ()
     own = (submission.cluster, submission.uid)
     later = [p.plan for p in preruns if (p.cluster, p.uid) == own and p.verdict.outcome is not Outcome.FAIL and p.plan]
     try:
-        return run.edges.unpack(PlacementPlan, (later or [submission.plan])[-1])
+        return this_pass.edges.unpack(PlacementPlan, (later or [submission.plan])[-1])
     except ValueError:
         return None
 
@@ -265,51 +277,61 @@ def _list_undone_actions(actions: Sequence[SlurmAction], rule: str, waiting: Pen
     return tuple(action for action in actions if last.get(action.key) != action.value)
 
 
-def _store_intention(action: SlurmAction, rule: str, mode: str, waiting: PendingGsubJob, run: ReconcilePass) -> int:
-    store = run.edges.store
+def _store_intention(
+    action: SlurmAction, rule: str, mode: str, waiting: PendingGsubJob, this_pass: ReconcilePass
+) -> int:
+    store = this_pass.edges.store
     with store.transaction():
         if store.attempt(waiting.attempt) is None:
             store.save_attempt(record_of(waiting.record, waiting.attempt.cluster))
         # again: 6 CPUs, 12 and 6 once more are three changes, and the third may be cut short too
         return store.intend(
-            waiting.attempt, PlannedAction(rule=rule, action=action), mode, run.now, again=mode == "act"
+            waiting.attempt, PlannedAction(rule=rule, action=action), mode, this_pass.now, again=mode == "act"
         )
 
 
 def _change(
-    actions: Sequence[SlurmAction], rule: str, back: Mapping[str, str], waiting: PendingGsubJob, run: ReconcilePass
+    actions: Sequence[SlurmAction],
+    rule: str,
+    back: Mapping[str, str],
+    waiting: PendingGsubJob,
+    this_pass: ReconcilePass,
 ) -> None:
     """In order; all are intended before the first is made, so that half of them is never all that is known.
 
     A refusal ends it, and is ticked off only after everything is put back: then being killed in between cannot leave
     with Slurm what it refused.
     """
-    rows = [_store_intention(action, rule, "act", waiting, run) for action in actions]
+    rows = [_store_intention(action, rule, "act", waiting, this_pass) for action in actions]
     made = 0
     for call in group_calls(actions):
-        error = _ask(call, waiting, run)
+        error = _ask(call, waiting, this_pass)
         if error is None:
             return
         made += len(call)
         if error and not _TOO_LATE.search(error):
-            _undo(actions[:made], rule, back, waiting, run)
+            _undo(actions[:made], rule, back, waiting, this_pass)
         for row, action in zip(rows[made - len(call) : made], call, strict=True):
-            _mark_done(row, action, rule, error, waiting, run)
+            _mark_done(row, action, rule, error, waiting, this_pass)
         if error:
             for row, left in zip(rows[made:], actions[made:], strict=True):
-                _mark_done(row, left, rule, f"not made: {call[0].key} was refused", waiting, run)
+                _mark_done(row, left, rule, f"not made: {call[0].key} was refused", waiting, this_pass)
             return
 
 
 def _undo(
-    actions: Sequence[SlurmAction], rule: str, back: Mapping[str, str], waiting: PendingGsubJob, run: ReconcilePass
+    actions: Sequence[SlurmAction],
+    rule: str,
+    back: Mapping[str, str],
+    waiting: PendingGsubJob,
+    this_pass: ReconcilePass,
 ) -> None:
     """The other way round: Slurm may keep what it refused, and checks the whole job after each key (retune.py).
 
     A node list or a number of nodes is never put back: looser does no harm, and a job that has just started would be
     shrunk to them.
     """
-    job = run.edges.slurm.job(waiting.record.address)
+    job = this_pass.edges.slurm.job(waiting.record.address)
     if job is None or not job.pending:
         return
     undone = [
@@ -318,23 +340,23 @@ def _undo(
         if action.key not in _STAYS and back.get(action.key) not in (None, action.value)
     ]
     for call in group_calls(undone):
-        rows = [_store_intention(again, rule, "act", waiting, run) for again in call]
-        error = _ask(call, waiting, run)
+        rows = [_store_intention(again, rule, "act", waiting, this_pass) for again in call]
+        error = _ask(call, waiting, this_pass)
         if error is not None:
             for row, again in zip(rows, call, strict=True):
-                _mark_done(row, again, rule, error, waiting, run)
+                _mark_done(row, again, rule, error, waiting, this_pass)
 
 
-def _ask(call: Sequence[SlurmAction], waiting: PendingGsubJob, run: ReconcilePass) -> str | None:
+def _ask(call: Sequence[SlurmAction], waiting: PendingGsubJob, this_pass: ReconcilePass) -> str | None:
     """Slurm's refusal, "" when it obeyed; None when no one knows: then it stays begun, and is made again later."""
     try:
-        run.edges.slurm.apply(call[0], owner=waiting.record.uid, also=call[1:])
+        this_pass.edges.slurm.apply(call[0], owner=waiting.record.uid, also=call[1:])
     except SlurmUnreachable as away:
         # Raises where it is the controller that does not answer.
-        run.edges.slurm.job(waiting.record.address)
-        mute_user(waiting.record.uid, run)
-        run.unheard = True
-        run.summary.errors.append(f"job {call[0].target}: {away}")
+        this_pass.edges.slurm.job(waiting.record.address)
+        mute_user(waiting.record.uid, this_pass)
+        this_pass.unheard = True
+        this_pass.summary.errors.append(f"job {call[0].target}: {away}")
         return None
     except SlurmError as refused:
         return str(refused) or "refused"
@@ -342,13 +364,13 @@ def _ask(call: Sequence[SlurmAction], waiting: PendingGsubJob, run: ReconcilePas
 
 
 def _mark_done(
-    number: int, action: SlurmAction, rule: str, error: str, waiting: PendingGsubJob, run: ReconcilePass
+    number: int, action: SlurmAction, rule: str, error: str, waiting: PendingGsubJob, this_pass: ReconcilePass
 ) -> None:
-    now = run.edges.clock.now()
-    run.edges.store.done(number, now, error)
-    begun = intended(waiting.attempt, PlannedAction(rule=rule, action=action), "act", run.now, action_id=number)
+    now = this_pass.edges.clock.now()
+    this_pass.edges.store.done(number, now, error)
+    begun = intended(waiting.attempt, PlannedAction(rule=rule, action=action), "act", this_pass.now, action_id=number)
     done = replace(begun, done_at=now, error=error)
-    (run.summary.given_up if error else run.summary.applied).append(done)
+    (this_pass.summary.given_up if error else this_pass.summary.applied).append(done)
 
 
 # A begin time this far behind the submission is the gate's (gsub/send.py: a year).
@@ -357,11 +379,11 @@ _FAR_S = 180 * 86400
 _SETTLE_S = 60
 
 
-def release_gates(run: ReconcilePass) -> None:
+def release_gates(this_pass: ReconcilePass) -> None:
     """Lets go what waits for a pre-run that is gone."""
-    for job in filter(_is_waiting_for_begin_time, run.words.first.values()):
-        submission = run.edges.store.submission(run.book.cluster, job.job_id)
-        if submission is None or not _is_gate_submission(submission, job) or not _is_prerun_gone(submission, run):
+    for job in filter(_is_waiting_for_begin_time, this_pass.words.first.values()):
+        submission = this_pass.edges.store.submission(this_pass.book.cluster, job.job_id)
+        if submission is None or not _is_gate_submission(submission, job) or not _is_prerun_gone(submission, this_pass):
             continue
         action = SlurmAction(
             verb=Verb.UPDATE_JOB,
@@ -372,12 +394,12 @@ def release_gates(run: ReconcilePass) -> None:
             reason="its pre-run is gone without a verdict",
         )
         try:
-            run.edges.slurm.apply(action)
-            run.edges.say(f"job {submission.job_id} was released: {action.reason}")
+            this_pass.edges.slurm.apply(action)
+            this_pass.edges.say(f"job {submission.job_id} was released: {action.reason}")
         except SlurmUnreachable:
             raise
         except SlurmError as error:
-            run.summary.errors.append(f"job {submission.job_id}: {error}")
+            this_pass.summary.errors.append(f"job {submission.job_id}: {error}")
 
 
 def release_at(submission: Submission) -> str:
@@ -396,10 +418,10 @@ def _is_gate_submission(submission: Submission, job: JobRecord) -> bool:
     return submission.prerun_mode == "gate" and submission.uid == job.uid
 
 
-def _is_prerun_gone(submission: Submission, run: ReconcilePass) -> bool:
+def _is_prerun_gone(submission: Submission, this_pass: ReconcilePass) -> bool:
     if submission.prerun_job_id is None:
-        return run.now > submission.at + _SETTLE_S
-    prerun = run.words.first.get(submission.prerun_job_id)
+        return this_pass.now > submission.at + _SETTLE_S
+    prerun = this_pass.words.first.get(submission.prerun_job_id)
     if prerun is None:
-        return run.now > submission.at + _SETTLE_S
-    return prerun.ended and run.now > (prerun.end_time or prerun.submit_time) + _SETTLE_S
+        return this_pass.now > submission.at + _SETTLE_S
+    return prerun.ended and this_pass.now > (prerun.end_time or prerun.submit_time) + _SETTLE_S

@@ -28,18 +28,18 @@ _LOOKS = 500  # at where a job fits, in one pass: 4 ms each on 10,000 nodes
 _NO_PLACE = ("Resources", "ReqNodeNotAvail", "BadConstraints", "Nodes")
 
 
-def count_delays(run: ReconcilePass) -> None:
+def count_delays(this_pass: ReconcilePass) -> None:
     """One look at every waiting job of gsub's that wants GPUs. Costs nothing where there is none."""
-    known = _read_open_delays(run)
-    waiting = {key_of(job, run.book.cluster): job for job in list_pending_gsub_jobs(run) if job.gpus}
+    known = _read_open_delays(this_pass)
+    waiting = {key_of(job, this_pass.book.cluster): job for job in list_pending_gsub_jobs(this_pass) if job.gpus}
     if not known and not waiting:
         return
-    changed = [*_update_waiting(waiting, known, run), *_close_ended(waiting, known, run)]
+    changed = [*_update_waiting(waiting, known, this_pass), *_close_ended(waiting, known, this_pass)]
     if not changed:
         return
-    with run.edges.store.transaction():
+    with this_pass.edges.store.transaction():
         for delay in changed:
-            run.edges.store.save_delay(delay)
+            this_pass.edges.store.save_delay(delay)
     known.update({delay.attempt: delay for delay in changed})
     for delay in changed:
         if delay.over:
@@ -63,16 +63,18 @@ def count_delay(delay: QueueDelay, until: float) -> QueueDelay:
     return replace(delay, seen_at=until, fair_share_s=delay.fair_share_s + passed)
 
 
-def _read_open_delays(run: ReconcilePass) -> dict[RunKey, QueueDelay]:
+def _read_open_delays(this_pass: ReconcilePass) -> dict[RunKey, QueueDelay]:
     """Counts that are not over, read once."""
-    if run.book.delays is None:
-        found = run.edges.store.delays(open_only=True)
-        run.book.delays = {delay.attempt: delay for delay in found if delay.attempt.cluster == run.book.cluster}
-    return run.book.delays
+    if this_pass.book.delays is None:
+        found = this_pass.edges.store.delays(open_only=True)
+        this_pass.book.delays = {
+            delay.attempt: delay for delay in found if delay.attempt.cluster == this_pass.book.cluster
+        }
+    return this_pass.book.delays
 
 
 def _update_waiting(
-    waiting: dict[RunKey, JobRecord], known: dict[RunKey, QueueDelay], run: ReconcilePass
+    waiting: dict[RunKey, JobRecord], known: dict[RunKey, QueueDelay], this_pass: ReconcilePass
 ) -> Iterator[QueueDelay]:
     looks = 0
     for key, job in sorted(waiting.items(), key=lambda one: known[one[0]].seen_at if one[0] in known else 0.0):
@@ -80,39 +82,39 @@ def _update_waiting(
         if looks > _LOOKS:
             # The others' turn is in the next pass: their time goes to what they wait for since the last look.
             return
-        if not is_waiting(job, run.now):
+        if not is_waiting(job, this_pass.now):
             # Held, or its begin was moved: no one keeps it waiting.
             if key in known and known[key].waits_for:
-                yield count_and_wait_for(known[key], "", run.now)
+                yield count_and_wait_for(known[key], "", this_pass.now)
             continue
-        found = find_wait_reason(job, run.book.submitted[key], run)
-        before = known.get(key) or _find_earlier_delay(key, run) or _make_first_delay(key, job, found)
+        found = find_wait_reason(job, this_pass.book.submitted[key], this_pass)
+        before = known.get(key) or _find_earlier_delay(key, this_pass) or _make_first_delay(key, job, found)
         # It was held until now.
         if before.waits_for == "":
-            yield replace(before, seen_at=run.now, waits_for=found)
-        elif key not in known or found != before.waits_for or run.now - before.seen_at >= _STEP_S:
-            yield count_and_wait_for(before, found, run.now)
+            yield replace(before, seen_at=this_pass.now, waits_for=found)
+        elif key not in known or found != before.waits_for or this_pass.now - before.seen_at >= _STEP_S:
+            yield count_and_wait_for(before, found, this_pass.now)
 
 
 def _close_ended(
-    waiting: dict[RunKey, JobRecord], known: dict[RunKey, QueueDelay], run: ReconcilePass
+    waiting: dict[RunKey, JobRecord], known: dict[RunKey, QueueDelay], this_pass: ReconcilePass
 ) -> Iterator[QueueDelay]:
     for key, delay in known.items():
         if key in waiting:
             continue
-        job = run.words.first.get(key.job_id)
-        if job is None and run.now - delay.seen_at < GAP_S:
+        job = this_pass.words.first.get(key.job_id)
+        if job is None and this_pass.now - delay.seen_at < GAP_S:
             # squeue may miss a job once
             continue
         mine = job is not None and job.submit_time == key.submit_time
         end = job.start_time or job.end_time if job is not None and mine else None
-        last = count_delay(delay, min(run.now, float(end))) if end is not None and delay.waits_for else delay
+        last = count_delay(delay, min(this_pass.now, float(end))) if end is not None and delay.waits_for else delay
         yield replace(last, over=True)
 
 
-def _find_earlier_delay(key: RunKey, run: ReconcilePass) -> QueueDelay | None:
+def _find_earlier_delay(key: RunKey, this_pass: ReconcilePass) -> QueueDelay | None:
     """A count that was thought to be over."""
-    found = run.edges.store.delays(job_id=key.job_id)
+    found = this_pass.edges.store.delays(job_id=key.job_id)
     return next((replace(d, over=False, waits_for="") for d in found if d.attempt == key), None)
 
 
@@ -129,10 +131,10 @@ def _make_first_delay(key: RunKey, job: JobRecord, waits_for: str) -> QueueDelay
     )
 
 
-def find_wait_reason(job: JobRecord, submission: Submission, run: ReconcilePass) -> str:
+def find_wait_reason(job: JobRecord, submission: Submission, this_pass: ReconcilePass) -> str:
     """What keeps it waiting at this moment."""
     if submission.shape is None or not job.reason.startswith(_NO_PLACE):
         return FAIR_SHARE
     insists = any(change.get("option") == "switches" and change.get("new") for change in submission.changes)
-    found = is_scattered(job, submission.shape, run.snapshot(), one_domain=insists)
+    found = is_scattered(job, submission.shape, this_pass.snapshot(), one_domain=insists)
     return FRAGMENTATION if found else FAIR_SHARE

@@ -18,8 +18,8 @@ from slurmwrap.model.resource_profile import Measurement
 from slurmwrap.model.submission import Submission
 from slurmwrap.placement.token_bucket import Bucket
 from slurmwrap.policy.incident import Incident, Mounts, get_first_component
+from slurmwrap.profiling.job_key import profile_key_of
 from slurmwrap.profiling.merge_profiles import merge
-from slurmwrap.profiling.profile_key import profile_key_of
 from slurmwrap.protocols import Accounting, Clock, Logs, Publisher, Slurm, Spool, Store
 
 T = TypeVar("T")
@@ -185,29 +185,29 @@ class ReconcilePass:
         self._snapshot = None
 
 
-def run_for_each_job(job: JobRecord, run: ReconcilePass, work: Callable[[], T], otherwise: T) -> T:
+def run_for_each_job(job: JobRecord, this_pass: ReconcilePass, work: Callable[[], T], otherwise: T) -> T:
     """`work` for one job. What goes wrong with it, on its user's claim maybe, must not keep all others waiting."""
     try:
         return work()
     except (SlurmUnreachable, StoreError):
         raise
     except Exception as error:
-        run.summary.errors.append(f"job {job.address}: {type(error).__name__}: {error}")
+        this_pass.summary.errors.append(f"job {job.address}: {type(error).__name__}: {error}")
         return otherwise
 
 
-def mute_user(uid: int, run: ReconcilePass) -> None:
+def mute_user(uid: int, this_pass: ReconcilePass) -> None:
     """Leave `uid` alone for a while: Slurm was not reached in its name, and the user may have stopped scontrol."""
-    run.book.muted[uid] = run.now + _MUTE_S
+    this_pass.book.muted[uid] = this_pass.now + _MUTE_S
 
 
-def is_muted(uid: int, run: ReconcilePass) -> bool:
+def is_muted(uid: int, this_pass: ReconcilePass) -> bool:
     """Whether nothing is asked in its name now. A clock that was put back does not make it longer."""
-    return 0 < run.book.muted.get(uid, 0.0) - run.now <= _MUTE_S
+    return 0 < this_pass.book.muted.get(uid, 0.0) - this_pass.now <= _MUTE_S
 
 
 def learn(
-    edges: Services,
+    services: Services,
     key: str,
     uid: int,
     measurement: Measurement,
@@ -222,8 +222,8 @@ def learn(
 
     `variant`, `gpu_type`: of the job that was measured, "" where no one knows.
     """
-    own = key if edges.scope.user is not None else profile_key_of(uid, key)
-    old = edges.store.profile(own)
+    own = key if services.scope.user is not None else profile_key_of(uid, key)
+    old = services.store.profile(own)
     merged = merge(
         old,
         measurement,
@@ -235,5 +235,5 @@ def learn(
         complete=complete,
         variant=variant,
     )
-    edges.store.save_profile(merged)
-    edges.store.save_measurement(own, measurement, at, source)
+    services.store.save_profile(merged)
+    services.store.save_measurement(own, measurement, at, source)

@@ -30,23 +30,25 @@ _LIMIT = re.compile(r"(QOS|Assoc)(Max|Grp)(Mem|Wall|CpuMin|CPUMin|GRESMin|GRESRu
 _TUNED = frozenset(("MinMemoryNode", "CPUsPerTask", "MinCPUsNode"))
 
 
-def relax_waiting(run: ReconcilePass) -> None:
+def relax_waiting(this_pass: ReconcilePass) -> None:
     """What is due at the head of the queue. It ends where the bucket is empty: the next pass goes on from there."""
     nothing: tuple[Group, ...] = ()
-    for waiting in list_queue_head(run):
-        for group in run_for_each_job(waiting.record, run, partial(_list_change_groups, waiting, run), nothing):
-            if not make_changes(run, waiting, "relax", group, _list_keys_in_force(waiting)):
+    for waiting in list_queue_head(this_pass):
+        for group in run_for_each_job(
+            waiting.record, this_pass, partial(_list_change_groups, waiting, this_pass), nothing
+        ):
+            if not make_changes(this_pass, waiting, "relax", group, _list_keys_in_force(waiting)):
                 return
 
 
-def _list_change_groups(waiting: PendingGsubJob, run: ReconcilePass) -> tuple[Group, ...]:
-    return (*_restore_too_large(waiting, run), *_list_due_groups(waiting, run))
+def _list_change_groups(waiting: PendingGsubJob, this_pass: ReconcilePass) -> tuple[Group, ...]:
+    return (*_restore_too_large(waiting, this_pass), *_list_due_groups(waiting, this_pass))
 
 
-def _restore_too_large(waiting: PendingGsubJob, run: ReconcilePass) -> tuple[Group, ...]:
+def _restore_too_large(waiting: PendingGsubJob, this_pass: ReconcilePass) -> tuple[Group, ...]:
     """Back to what it ran with, where a limit keeps it from running again with more: the update itself is not refused
     for a limit that would only hold it back (22.05.8), and then it would wait for ever."""
-    record, store = waiting.record, run.edges.store
+    record, store = waiting.record, this_pass.edges.store
     if not record.restarts or not _LIMIT.search(record.reason):
         return ()
     runs = store.attempts(cluster=waiting.attempt.cluster, job_id=record.job_id)
@@ -61,7 +63,7 @@ def _restore_too_large(waiting: PendingGsubJob, run: ReconcilePass) -> tuple[Gro
         for key in asked
         if (value := requeue.undo(key, before)) and _format_size(key, record) == asked[key] != value
     }
-    if back and not before.resize_refused and run.edges.config.mode_of("relax") == "act":
+    if back and not before.resize_refused and this_pass.edges.config.mode_of("relax") == "act":
         store.save_attempt(replace(before, resize_refused=True))
     reason = f"Slurm says {record.reason[:60]}: back to what it ran with"
     target = record.waiting_address
@@ -78,12 +80,12 @@ def _format_size(key: str, record: JobRecord) -> str:
     return str(values[key] or "")
 
 
-def _list_due_groups(waiting: PendingGsubJob, run: ReconcilePass) -> tuple[Group, ...]:
-    config, urgent = run.edges.config, find_urgency(waiting, run)
+def _list_due_groups(waiting: PendingGsubJob, this_pass: ReconcilePass) -> tuple[Group, ...]:
+    config, urgent = this_pass.edges.config, find_urgency(waiting, this_pass)
     groups = relax(
         waiting.asked,
         waiting.record,
-        now=run.now,
+        now=this_pass.now,
         unseen=_list_unseen_keys(waiting),
         urgent=urgent,
         pin_s=config.placement.pin_s,
@@ -94,13 +96,13 @@ def _list_due_groups(waiting: PendingGsubJob, run: ReconcilePass) -> tuple[Group
     return tuple(group for group in groups if group[0].key not in _TUNED)
 
 
-def find_urgency(waiting: PendingGsubJob, run: ReconcilePass) -> Urgent | None:
+def find_urgency(waiting: PendingGsubJob, this_pass: ReconcilePass) -> Urgent | None:
     """Why not to wait for a deadline: Slurm names what we asked for, or a node that we named is no longer free."""
     record = waiting.record
     if reason := find_blocking_reason(waiting.asked, record):
         return Urgent(reason=f"Slurm says {reason[:60]}: back to what was asked for")
     if record.req_nodes and "ReqNodeList" in list_submitted_values(waiting.asked, record):
-        nodes = {node.name: node for node in run.snapshot().nodes}
+        nodes = {node.name: node for node in this_pass.snapshot().nodes}
         if taken := [name for name in names_in(record.req_nodes) if not _free(nodes.get(name), record)]:
             return Urgent(reason=f"{taken[0]} is not free any more", everything=False)
     return None

@@ -36,8 +36,8 @@ from slurmwrap.placement.retune import (
 )
 from slurmwrap.placement.tuning_bounds import make_least_node
 from slurmwrap.policy.run_from_slurm import key_of
+from slurmwrap.profiling.job_key import profile_key_of
 from slurmwrap.profiling.merge_profiles import adapt_profile
-from slurmwrap.profiling.profile_key import profile_key_of
 from slurmwrap.reconcile.pending_jobs import PendingGsubJob, list_pending_gsub_jobs, list_queue_head, make_changes
 from slurmwrap.reconcile.reconcile_context import ReconcilePass, run_for_each_job
 from slurmwrap.sbatch.job_request import MemUnit, ResourceShape
@@ -180,60 +180,60 @@ _AT_LIMIT = re.compile(r"(QOS|Assoc)Grp(?:Cpu|CPU|Mem|Billing)")
 _READY = frozenset({"Resources", "Priority", "None", "", "PartitionDown", "PartitionInactive"})
 
 
-def tune_waiting(run: ReconcilePass) -> None:
+def tune_waiting(this_pass: ReconcilePass) -> None:
     """Divides CPUs and memory among the waiting jobs as things are now. Nothing in user mode: head() is empty there."""
-    config = run.edges.config.tuning
+    config = this_pass.edges.config.tuning
     off = not config.enabled or config.policy == "proportional"
-    scarce = _scarce(run.words.first.values())
-    tuned = [w for w in list_queue_head(run) if w.submission.tune and w.submission.shape is not None]
+    scarce = _scarce(this_pass.words.first.values())
+    tuned = [w for w in list_queue_head(this_pass) if w.submission.tune and w.submission.shape is not None]
     ours = [w for w in tuned if _untouched(w)]
     for waiting in tuned:
         if _blocked(waiting) or ((off or waiting not in ours) and _by_us(waiting)):
-            _give_back(waiting, run, _OFF if off else _BACK)
+            _give_back(waiting, this_pass, _OFF if off else _BACK)
         elif _limited(waiting.record, scarce) and _by_us(waiting):
-            _give_back(waiting, run, _SCARCE)
+            _give_back(waiting, this_pass, _SCARCE)
     ours = [w for w in ours if not _limited(w.record, scarce)]
     tunable = {w.record.waiting_address: w for w in ours if not any(action.reason == _BACK for action in w.known)}
     if not tunable or off:
-        run.book.startable = {}
+        this_pass.book.startable = {}
         return
-    servers = list_servers(run.snapshot())
-    claims = _claims(tunable, servers, run)
+    servers = list_servers(this_pass.snapshot())
+    claims = _claims(tunable, servers, this_pass)
     grants = allocate(claims, servers, config.policy, GradedSettings(assumed_run_s=config.assumed_run_s))
     given = {grant.job: (claim, grant) for claim, grant in zip(claims, grants, strict=True) if claim.speeds}
     # First those that could start.
     for claim, grant in sorted(given.values(), key=lambda one: not one[1].servers):
         waiting = tunable[claim.job]
-        if grant.servers and _hopeless(waiting, claim, run):
-            _give_back(waiting, run, _BACK)
+        if grant.servers and _hopeless(waiting, claim, this_pass):
+            _give_back(waiting, this_pass, _BACK)
             continue
         shape = waiting.submission.shape
         actions = updates(waiting.record, shape, claim, grant) if shape is not None else ()
-        if actions and not make_changes(run, waiting, "tune", actions, back(waiting.record)):
+        if actions and not make_changes(this_pass, waiting, "tune", actions, back(waiting.record)):
             # The next pass comes soon.
             return
 
 
-def _hopeless(waiting: PendingGsubJob, claim: JobDemand, run: ReconcilePass) -> bool:
+def _hopeless(waiting: PendingGsubJob, demand: JobDemand, this_pass: ReconcilePass) -> bool:
     """Slurm does not start it where we see room for it and for its share, for longer than all patience: then it knows
     of something that we do not (cores that are spared or bound to GPUs, part of a reservation)."""
-    longest = _PASSES_S if claim.startable_s == inf else max(_PASSES_S, claim.run_s or 0.0)
-    waited = run.now - run.book.startable.get(claim.job, run.now)
+    longest = _PASSES_S if demand.startable_s == inf else max(_PASSES_S, demand.run_s or 0.0)
+    waited = this_pass.now - this_pass.book.startable.get(demand.job, this_pass.now)
     return waited > longest and waiting.record.reason == "Resources" and _by_us(waiting)
 
 
-def updates(record: JobRecord, shape: ResourceShape, claim: JobDemand, grant: Allocation) -> tuple[SlurmAction, ...]:
+def updates(record: JobRecord, shape: ResourceShape, demand: JobDemand, grant: Allocation) -> tuple[SlurmAction, ...]:
     """What to ask of Slurm so that `record` asks for `grant`; () where it does already, or where that matters too
     little.
 
     In the order in which placement/retune.py found them to work: CPUsPerTask before MinCPUsNode.
     """
     tasks = count_tasks_per_node(shape)
-    if not tasks or not _matters(record, claim, grant):
+    if not tasks or not _matters(record, demand, grant):
         return ()
-    cpus, memory = ceil(grant.cpus * claim.gpus_per_node / tasks - _ROUNDING), grant.mem_mib * claim.gpus_per_node
+    cpus, memory = ceil(grant.cpus * demand.gpus_per_node / tasks - _ROUNDING), grant.mem_mib * demand.gpus_per_node
     values: dict[str, tuple[int, str]] = {}
-    if cpus * tasks * claim.nodes != record.cpus:
+    if cpus * tasks * demand.nodes != record.cpus:
         values |= {"CPUsPerTask": (cpus, grant.cpu_reason), "MinCPUsNode": (cpus * tasks, grant.cpu_reason)}
     if memory != record.mem_mib_per_node:
         raised = memory > (record.mem_mib_per_node or 0)
@@ -274,7 +274,7 @@ def _limited(record: JobRecord, scarce: Set[tuple[str, str]]) -> bool:
     return not scarce.isdisjoint({("QOS", record.qos), ("Assoc", record.account)})
 
 
-def _give_back(waiting: PendingGsubJob, run: ReconcilePass, reason: str) -> None:
+def _give_back(waiting: PendingGsubJob, this_pass: ReconcilePass, reason: str) -> None:
     """What is as we left it; what its user changed since is theirs."""
     record, shape = waiting.record, waiting.submission.shape
     tasks = count_tasks_per_node(shape) if shape is not None else None
@@ -287,7 +287,7 @@ def _give_back(waiting: PendingGsubJob, run: ReconcilePass, reason: str) -> None
         for key, value in asked.items()
         if now[key] != str(value) and left[key]
     ]
-    make_changes(run, waiting, "tune", actions, now)
+    make_changes(this_pass, waiting, "tune", actions, now)
 
 
 def _untouched(waiting: PendingGsubJob) -> bool:
@@ -313,13 +313,13 @@ def _as_we_left_it(waiting: PendingGsubJob) -> Mapping[str, bool]:
     return {"CPUsPerTask": cpus_left, "MinCPUsNode": cpus_left, "MinMemoryNode": memory_left}
 
 
-def _matters(record: JobRecord, claim: JobDemand, grant: Allocation) -> bool:
-    gpus = claim.gpus_per_node
-    return is_worth_an_update(claim, grant, record.cpus / claim.nodes / gpus, (record.mem_mib_per_node or 0) / gpus)
+def _matters(record: JobRecord, demand: JobDemand, grant: Allocation) -> bool:
+    gpus = demand.gpus_per_node
+    return is_worth_an_update(demand, grant, record.cpus / demand.nodes / gpus, (record.mem_mib_per_node or 0) / gpus)
 
 
 def _claims(
-    tunable: Mapping[str, PendingGsubJob], servers: Sequence[Server], run: ReconcilePass
+    tunable: Mapping[str, PendingGsubJob], servers: Sequence[Server], this_pass: ReconcilePass
 ) -> tuple[JobDemand, ...]:
     """Of everybody's jobs that only wait for their turn, in Slurm's order; far behind the head no one counts.
 
@@ -327,18 +327,20 @@ def _claims(
     what all of them may have side by side. No job gets more than its share, nor waits for it, in front of a job that is
     not tuned: that job gains nothing by it, but GPUs without CPUs next to them are none to it (docs/placement.md).
     """
-    ready = [job for job in run.words.first.values() if job.pending and job.priority and job.reason in _READY]
+    ready = [job for job in this_pass.words.first.values() if job.pending and job.priority and job.reason in _READY]
     ready.sort(key=lambda job: (-job.priority, job.job_id))
-    most = 2 * run.edges.config.placement.relax_jobs
+    most = 2 * this_pass.edges.config.placement.relax_jobs
     gpus = max((server.gpus for server in servers), default=0) * len(servers)
-    found = (claim for job in ready[:most] for claim in _of(job, tunable.get(job.waiting_address), run, gpus))
+    found = (claim for job in ready[:most] for claim in _of(job, tunable.get(job.waiting_address), this_pass, gpus))
     asked = [*islice(found, most)]
     plain = [replace(claim, speeds=()) for claim in asked]
     could = {grant.job for grant in allocate(plain, servers, "proportional") if grant.servers}
-    run.book.startable = {job: min(run.book.startable.get(job, run.now), run.now) for job in could}
-    soon = _hurried(ready[:most], asked, tunable, {server.name for server in servers}, run)
+    this_pass.book.startable = {
+        job: min(this_pass.book.startable.get(job, this_pass.now), this_pass.now) for job in could
+    }
+    soon = _hurried(ready[:most], asked, tunable, {server.name for server in servers}, this_pass)
     asked = [limit_to_share_of_servers(claim, servers) if claim.job in soon else claim for claim in asked]
-    for_s = {job: run.now - since for job, since in run.book.startable.items()} | dict.fromkeys(soon, inf)
+    for_s = {job: this_pass.now - since for job, since in this_pass.book.startable.items()} | dict.fromkeys(soon, inf)
     return tuple(replace(claim, startable_s=for_s.get(claim.job, 0.0)) for claim in asked)
 
 
@@ -347,52 +349,52 @@ def _hurried(
     claims: Sequence[JobDemand],
     tunable: Collection[str],
     servers: Set[str],
-    run: ReconcilePass,
+    this_pass: ReconcilePass,
 ) -> Set[str]:
     """Jobs of gsub's with a job behind them that wants the same servers and is not tuned: of someone who does not use
     gsub, without GPUs, or so far unknown."""
     ours = {
         job.waiting_address
-        for job in list_pending_gsub_jobs(run)
-        if run.book.submitted[key_of(job, run.book.cluster)].tune
+        for job in list_pending_gsub_jobs(this_pass)
+        if this_pass.book.submitted[key_of(job, this_pass.book.cluster)].tune
     }
     ours -= {claim.job for claim in claims if claim.job in tunable and not claim.speeds}
     may_run = {claim.job: claim.servers for claim in claims}
 
     def names_of(job: JobRecord) -> frozenset[str]:
         names = may_run.get(job.waiting_address)
-        return (find_allowed_nodes(job, run.snapshot()) if names is None else names) & servers
+        return (find_allowed_nodes(job, this_pass.snapshot()) if names is None else names) & servers
 
     return list_hurried_jobs(
         (job.waiting_address, names_of(job), job.waiting_address in ours) for job in reversed(ready)
     )
 
 
-def _of(job: JobRecord, waiting: PendingGsubJob | None, run: ReconcilePass, gpus: int) -> Sequence[JobDemand]:
+def _of(job: JobRecord, waiting: PendingGsubJob | None, this_pass: ReconcilePass, gpus: int) -> Sequence[JobDemand]:
     """As many as it stands for, and as `gpus` could hold."""
-    claim = run_for_each_job(job, run, lambda: _claim(job, waiting, run), None)
+    claim = run_for_each_job(job, this_pass, lambda: _claim(job, waiting, this_pass), None)
     if claim is None:
         return ()
     return [claim] * max(1, min(count_waiting_tasks(job), gpus // claim.gpus))
 
 
-def _claim(job: JobRecord, waiting: PendingGsubJob | None, run: ReconcilePass) -> JobDemand | None:
-    snapshot = run.snapshot()
-    if waiting is not None and waiting.submission.shape is not None and (profile := _profile(waiting, run)):
-        claim = make_tuned_demand(job, waiting.submission.shape, profile, snapshot, run.edges.config.tuning)
+def _claim(job: JobRecord, waiting: PendingGsubJob | None, this_pass: ReconcilePass) -> JobDemand | None:
+    snapshot = this_pass.snapshot()
+    if waiting is not None and waiting.submission.shape is not None and (profile := _profile(waiting, this_pass)):
+        claim = make_tuned_demand(job, waiting.submission.shape, profile, snapshot, this_pass.edges.config.tuning)
         if claim is not None:
-            return replace(claim, run_s=_run_s(job, run))
+            return replace(claim, run_s=_run_s(job, this_pass))
     return make_fixed_demand(job, snapshot)
 
 
-def _run_s(job: JobRecord, run: ReconcilePass) -> float:
+def _run_s(job: JobRecord, this_pass: ReconcilePass) -> float:
     """No run is longer than its limit: what could be saved, and so the patience for it, is less then."""
-    assumed = run.edges.config.tuning.assumed_run_s
+    assumed = this_pass.edges.config.tuning.assumed_run_s
     return assumed if job.time_limit_s is None else min(assumed, float(job.time_limit_s))
 
 
-def _profile(waiting: PendingGsubJob, run: ReconcilePass) -> ResourceProfile | None:
+def _profile(waiting: PendingGsubJob, this_pass: ReconcilePass) -> ResourceProfile | None:
     """What the site knows of its user's job by this key, as it counts today."""
     submission = waiting.submission
-    found = run.edges.store.profile(profile_key_of(submission.uid, submission.profile_key))
-    return adapt_profile(found, run.now, variant=submission.profile_variant) if found is not None else None
+    found = this_pass.edges.store.profile(profile_key_of(submission.uid, submission.profile_key))
+    return adapt_profile(found, this_pass.now, variant=submission.profile_variant) if found is not None else None

@@ -107,51 +107,51 @@ def _list_spoken(actions: Iterable[ActionRecord], by_key: Mapping[RunKey, JobRun
             yield rule, record, node
 
 
-def _retry(history: _History, record: JobRun) -> str:
-    after = history.next_run(record)
+def _retry(history: _History, run: JobRun) -> str:
+    after = history.next_run(run)
     if after is None:
         return OPEN
-    return AGREE if _is_success(after) else DISAGREE if _get_category(after) == _get_category(record) else OPEN
+    return AGREE if _is_success(after) else DISAGREE if _get_category(after) == _get_category(run) else OPEN
 
 
-def _retry_elsewhere(history: _History, record: JobRun) -> str:
-    left = record.nodes if len(record.nodes) == 1 else _list_blamed_nodes(record)
-    if any(_has_failed_another(history, record, node) for node in left):
+def _retry_elsewhere(history: _History, run: JobRun) -> str:
+    left = run.nodes if len(run.nodes) == 1 else _list_blamed_nodes(run)
+    if any(_has_failed_another(history, run, node) for node in left):
         return AGREE
-    after = history.next_run(record)
+    after = history.next_run(run)
     if after is None or set(after.nodes) & set(left):
         return OPEN
-    return AGREE if _is_success(after) else DISAGREE if _get_category(after) == _get_category(record) else OPEN
+    return AGREE if _is_success(after) else DISAGREE if _get_category(after) == _get_category(run) else OPEN
 
 
-def _resize(history: _History, record: JobRun) -> str:
-    after = history.next_run(record)
-    if after is None or not _is_larger(after, record):
+def _resize(history: _History, run: JobRun) -> str:
+    after = history.next_run(run)
+    if after is None or not _is_larger(after, run):
         return OPEN
-    return AGREE if _is_success(after) else DISAGREE if _get_category(after) == _get_category(record) else OPEN
+    return AGREE if _is_success(after) else DISAGREE if _get_category(after) == _get_category(run) else OPEN
 
 
-def _stop(history: _History, record: JobRun) -> str:
-    after = history.next_run(record)
+def _stop(history: _History, run: JobRun) -> str:
+    after = history.next_run(run)
     if after is None:
         return OPEN
     return DISAGREE if _is_success(after) else AGREE
 
 
-def _block_input(history: _History, record: JobRun) -> str:
-    after = history.next_run(record)
+def _block_input(history: _History, run: JobRun) -> str:
+    after = history.next_run(run)
     if after is None:
         return OPEN
     if _is_success(after):
         return DISAGREE
-    assert after.diagnosis is not None and record.diagnosis is not None
-    return AGREE if after.diagnosis.input_path == record.diagnosis.input_path else OPEN
+    assert after.diagnosis is not None and run.diagnosis is not None
+    return AGREE if after.diagnosis.input_path == run.diagnosis.input_path else OPEN
 
 
-def _drain(history: _History, record: JobRun, node: str, taken: frozenset[str]) -> str:
-    if node in taken or _has_failed_another(history, record, node):
+def _drain(history: _History, run: JobRun, node: str, taken: frozenset[str]) -> str:
+    if node in taken or _has_failed_another(history, run, node):
         return AGREE
-    end = record.end_time or record.attempt.submit_time
+    end = run.end_time or run.attempt.submit_time
     well = {_make_job_key(r) for r in history.by_node.get(node, ()) if _is_started_after(r, end) and _is_success(r)}
     return DISAGREE if len(well) >= WELL else OPEN
 
@@ -164,13 +164,13 @@ _JUDGES: dict[str, _Judge] = {
 }
 
 
-def _has_failed_another(history: _History, record: JobRun, node: str) -> bool:
-    """Whether hardware failed another job on `node` within a week after `record`: a diagnosis of it, or a strike."""
-    end = float(record.end_time or record.attempt.submit_time)
-    own = record.attempt.job_id
+def _has_failed_another(history: _History, run: JobRun, node: str) -> bool:
+    """Whether hardware failed another job on `node` within a week after `run`: a diagnosis of it, or a strike."""
+    end = float(run.end_time or run.attempt.submit_time)
+    own = run.attempt.job_id
     struck = any(s.node == node and s.job_id != own and end < s.at <= end + WEEK_S for s in history.strikes)
     return struck or any(
-        _make_job_key(other) != _make_job_key(record)
+        _make_job_key(other) != _make_job_key(run)
         and _get_category(other) in _HARDWARE
         and (len(other.nodes) == 1 or node in _list_blamed_nodes(other))
         and end < float(other.end_time or 0) <= end + WEEK_S
@@ -212,30 +212,30 @@ def _group_by_job(attempts: Iterable[JobRun], same: Mapping[_Key, _Key]) -> dict
     return found
 
 
-def _make_job_key(record: JobRun) -> _Key:
-    return record.attempt.cluster, record.attempt.job_id
+def _make_job_key(run: JobRun) -> _Key:
+    return run.attempt.cluster, run.attempt.job_id
 
 
-def _is_stopped_by_itself(record: JobRun) -> bool:
+def _is_stopped_by_itself(run: JobRun) -> bool:
     """Stopped for what it died of, not for want of consent or budget: that is no advice."""
-    return record.diagnosis is not None and record.diagnosis.decision == "stop"
+    return run.diagnosis is not None and run.diagnosis.decision == "stop"
 
 
-def _list_blamed_nodes(record: JobRun) -> tuple[str, ...]:
-    return (record.diagnosis.node,) if record.diagnosis is not None and record.diagnosis.node else ()
+def _list_blamed_nodes(run: JobRun) -> tuple[str, ...]:
+    return (run.diagnosis.node,) if run.diagnosis is not None and run.diagnosis.node else ()
 
 
-def _is_started_after(record: JobRun, moment: float) -> bool:
-    return record.start_time is not None and record.start_time >= moment
+def _is_started_after(run: JobRun, moment: float) -> bool:
+    return run.start_time is not None and run.start_time >= moment
 
 
-def _has_category(record: JobRun) -> bool:
-    return record.diagnosis is not None and record.diagnosis.category not in _SAID_NOTHING
+def _has_category(run: JobRun) -> bool:
+    return run.diagnosis is not None and run.diagnosis.category not in _SAID_NOTHING
 
 
-def _is_success(record: JobRun) -> bool:
-    return _get_category(record) == "success"
+def _is_success(run: JobRun) -> bool:
+    return _get_category(run) == "success"
 
 
-def _get_category(record: JobRun) -> str:
-    return record.diagnosis.category if record.diagnosis is not None else ""
+def _get_category(run: JobRun) -> str:
+    return run.diagnosis.category if run.diagnosis is not None else ""

@@ -78,15 +78,15 @@ def make_incident_rows(figures: Figures) -> tuple[IncidentRow, ...]:
     return tuple(_make_incident_row(one, figures.incident_gpu_s.get(one.incident_id, 0.0) / 3600) for one in ordered)
 
 
-def _make_incident_row(one: Incident, gpu_hours: float) -> IncidentRow:
+def _make_incident_row(incident: Incident, gpu_hours: float) -> IncidentRow:
     return IncidentRow(
-        incident_id=one.incident_id,
-        category=one.category,
-        scope=one.scope,
-        began=one.began,
-        over_at=one.over_at,
-        jobs=len(one.jobs),
-        users=one.users,
+        incident_id=incident.incident_id,
+        category=incident.category,
+        scope=incident.scope,
+        began=incident.began,
+        over_at=incident.over_at,
+        jobs=len(incident.jobs),
+        users=incident.users,
         gpu_hours=gpu_hours,
     )
 

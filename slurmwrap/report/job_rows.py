@@ -148,9 +148,9 @@ def _describe_open_actions(row: JobRow) -> str:
     return text_format.count(row.to_do, "action") if row.to_do else ""
 
 
-def describe_stored_records(story: JobTimeline, actions: Iterable[ActionRecord]) -> dict[str, str]:
+def describe_stored_records(timeline: JobTimeline, actions: Iterable[ActionRecord]) -> dict[str, str]:
     """What else is kept of a job, in words; what is not known is left out."""
-    asked, last = story.submission, story.attempts[-1] if story.attempts else None
+    asked, last = timeline.submission, timeline.attempts[-1] if timeline.attempts else None
     kept: dict[str, str] = {}
     if asked is not None:
         kept["retries"] = "on (--retry)" if asked.retry else "off (no --retry)"

@@ -54,10 +54,10 @@ def _merge_suspects(rows: Sequence[SuspectNodes]) -> SuspectNodes:
 
 
 def list_lemons(
-    history: NodeHistory | None, config: Nodes, out: Collection[str], *, now: float
+    history: NodeHistory | None, node_settings: Nodes, out: Collection[str], *, now: float
 ) -> tuple[LemonRow, ...]:
     """Suspects and lemons, worst first. `out`: nodes that are out of service already: nothing is to be done."""
-    judged = compute_node_scores(history, config, now=now) if history is not None else ()
+    judged = compute_node_scores(history, node_settings, now=now) if history is not None else ()
     found = [score for score in judged if score.status != OK]
     alike = group_by(found, lambda s: (s.status, round(s.ratio, 1), s.jobs, s.users, s.why, s.node in out))
     return tuple(_make_lemon_row(group, group[0].node in out) for group in alike.values())

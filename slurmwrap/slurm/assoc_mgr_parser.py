@@ -103,8 +103,8 @@ def _group(row: str) -> Limits:
     return strictest(held, _minutes(spent), _minutes(running))
 
 
-def _minutes(left: Limits) -> Limits:
-    return Limits(cpu_minutes_left=left.cpus_left, mem_mib_minutes_left=left.mem_mib_left, billed=left.billed)
+def _minutes(limits: Limits) -> Limits:
+    return Limits(cpu_minutes_left=limits.cpus_left, mem_mib_minutes_left=limits.mem_mib_left, billed=limits.billed)
 
 
 def _left(tres: Tres, *, fresh: bool = False) -> Limits:

@@ -9,19 +9,31 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from slurmwrap.errors import StoreError
 from slurmwrap.model.decision import BlockedInput, PlannedAction, RetryDecision, SlurmAction, Strike
 from slurmwrap.model.evidence import RunKey
-from slurmwrap.model.job_run import ActionRecord, Incident, JobRun, QueueDelay, StrikeRecord, intended
+from slurmwrap.model.job_run import (
+    ActionRecord,
+    Incident,
+    JobRun,
+    LedgerReset,
+    PrerunRecord,
+    QueueDelay,
+    StrikeRecord,
+    intended,
+)
 from slurmwrap.model.observation import Observation, RejectedEntry
+from slurmwrap.model.resource_profile import Measurement, ResourceProfile
+from slurmwrap.model.submission import Submission
 from slurmwrap.policy.node_history import Exposure, GpuFault, NodeFailure, NodeHistory, Removal, Repair, list_gpu_faults
 from slurmwrap.protocols import Clock
 from slurmwrap.store import record_rows
 from slurmwrap.store.db_creation import BUSY_S, create, migrate, prepare
+from slurmwrap.store.list_queries import list_clusters
 from slurmwrap.store.migrations import VERSION
-from slurmwrap.store.record_rows import encode_sql_text
+from slurmwrap.store.record_rows import dump, encode_sql_text
 from slurmwrap.store.retention import mark_of
 from slurmwrap.store.serialize import to_json_dict
 from slurmwrap.store.sqlite_connection import (
@@ -32,7 +44,127 @@ from slurmwrap.store.sqlite_connection import (
     translate_sqlite_errors,
 )
 from slurmwrap.store.sqlite_session import Session
-from slurmwrap.store.user_report_tables import UserReportTables, make_cluster_condition
+
+_UNSEEN = """
+SELECT job_id FROM submissions s WHERE cluster = :cluster AND at >= :since
+AND NOT EXISTS (SELECT 1 FROM attempts a WHERE a.cluster = s.cluster AND a.job_id = s.job_id)
+GROUP BY job_id ORDER BY max(at)
+"""
+
+
+def make_cluster_condition(session: Session, *also: str) -> tuple[str, list[str]]:
+    """A condition with its values that primary keys answer, for who knows a job's id alone: they begin with the
+    cluster. There are few clusters. `also`: tables that may know one which no run is known of."""
+    names = list(list_clusters(session, *also))
+    return f"cluster IN ({', '.join('?' * len(names))})", names
+
+
+class ProfileUse(NamedTuple):
+    """Who used a profile's key last, by their submissions: `script` is a path, or a name where it came from stdin."""
+
+    # As its user names it.
+    key: str
+    uid: int
+    script: str
+    last_at: float  # Unix seconds
+    times: int
+
+
+_USES = """
+SELECT profile_key, uid, CASE script_path WHEN '' THEN name ELSE script_path END AS script, max(at) AS at, count(*) AS n
+FROM submissions WHERE profile_key <> '' GROUP BY profile_key, uid
+"""
+
+
+class UserReportTables(Session):
+    """What users say of their own jobs, and what was made of it."""
+
+    def save_submission(self, submission: Submission) -> None:
+        """Inserts or replaces by (cluster, job_id, at)."""
+        self._upsert(record_rows.SUBMISSIONS, submission)
+
+    def submission(self, cluster: str, job_id: int) -> Submission | None:
+        """The newest of this job id."""
+        found = self._select(record_rows.SUBMISSIONS, {"cluster = ?": cluster, "job_id = ?": job_id}, order="at")
+        return found[-1] if found else None
+
+    def submissions(self, *, since: float | None = None, user: str | None = None) -> tuple[Submission, ...]:
+        """Oldest first."""
+        return self._select(record_rows.SUBMISSIONS, {"at >= ?": since, "user = ?": user}, order="at, cluster, job_id")
+
+    def unseen(self, cluster: str, since: float) -> tuple[int, ...]:
+        """Ids of the jobs submitted at or after `since` of which no run is known; oldest first."""
+        rows = self._rows(_UNSEEN, {"cluster": encode_sql_text(cluster), "since": since})
+        return tuple(row["job_id"] for row in rows)
+
+    def submissions_of(self, job_id: int) -> tuple[Submission, ...]:
+        """Those of a job or of its pre-run's job; oldest first."""
+        known, names = make_cluster_condition(self)
+        sql = f"""SELECT * FROM submissions WHERE {known} AND job_id = ?
+            UNION SELECT * FROM submissions WHERE prerun_job_id = ? ORDER BY at, cluster, job_id"""
+        return self._read(record_rows.SUBMISSIONS, sql, [*names, job_id, job_id])
+
+    def preruns_of(self, job_id: int) -> tuple[PrerunRecord, ...]:
+        """Those of a job, or the one that ran as this job; oldest first."""
+        known, names = make_cluster_condition(self)
+        sql = f"""SELECT * FROM preruns WHERE {known} AND prerun_job_id = ?
+            UNION SELECT * FROM preruns WHERE job_id = ? ORDER BY at, cluster, prerun_job_id"""
+        return self._read(record_rows.PRERUNS, sql, [*names, job_id, job_id])
+
+    def save_prerun(self, record: PrerunRecord) -> None:
+        """Inserts or replaces by (cluster, prerun_job_id, at)."""
+        self._upsert(record_rows.PRERUNS, record)
+
+    def preruns(
+        self, *, job_id: int | None = None, fingerprint: str | None = None, since: float | None = None
+    ) -> tuple[PrerunRecord, ...]:
+        """Oldest first."""
+        where = {"job_id = ?": job_id, "fingerprint = ?": fingerprint, "at >= ?": since}
+        return self._select(record_rows.PRERUNS, where, order="at, cluster, prerun_job_id")
+
+    def profile(self, key: str) -> ResourceProfile | None:
+        """What is known under `key`."""
+        found = self._select(record_rows.PROFILES, {"key = ?": key})
+        return found[0] if found else None
+
+    def profiles(self) -> tuple[ResourceProfile, ...]:
+        """All of them, by key."""
+        return self._select(record_rows.PROFILES, {}, order="key")
+
+    def save_profile(self, profile: ResourceProfile) -> None:
+        """Inserts or replaces."""
+        self._upsert(record_rows.PROFILES, profile)
+
+    def profile_uses(self) -> tuple[ProfileUse, ...]:
+        """The keys that submissions name, each with its newest script; in no order."""
+        return tuple(
+            ProfileUse(row["profile_key"], row["uid"], row["script"], float(row["at"]), row["n"])
+            for row in self._rows(_USES, {})
+        )
+
+    def forget_profile(self, key: str) -> bool:
+        """Removes it with the measurements it was made of; False when there was none."""
+        where = {"key": encode_sql_text(key)}
+        with self.transaction():
+            self._write("DELETE FROM measurements WHERE key = :key", where)
+            return self._write("DELETE FROM profiles WHERE key = :key", where)
+
+    def save_measurement(self, key: str, measurement: Measurement, at: float, source: str) -> None:
+        """Keeps a raw measurement next to the profile it went into; the same one twice is kept once."""
+        row = {"key": encode_sql_text(key), "at": at, "source": source, "measurement": dump(to_json_dict(measurement))}
+        self._write("INSERT OR IGNORE INTO measurements VALUES (:key, :at, :source, :measurement)", row)
+
+    def add_reset(self, reset: LedgerReset) -> None:
+        """What this job failed of up to then counts no more against its retries; the same one twice is one."""
+        self._upsert(record_rows.LEDGER_RESETS, reset)
+
+    def resets(self, job_id: int) -> tuple[LedgerReset, ...]:
+        """Of one raw job id, oldest first. A file of an older version has none."""
+        # Opened to read: not migrated.
+        if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'budget_resets'"):
+            return ()
+        return self._select(record_rows.LEDGER_RESETS, {"job_id = ?": job_id}, order="at")
+
 
 # The three queries that nodes are judged by. Each is answered by an index of its own; ? is Unix seconds.
 _TEXT_CAP = 500
@@ -265,9 +397,9 @@ class Database(UserReportTables, FaultTables):
 
     # Attempts
 
-    def save_attempt(self, record: JobRun) -> None:
+    def save_attempt(self, run: JobRun) -> None:
         """Inserts or replaces by key."""
-        self._upsert(record_rows.ATTEMPTS, record)
+        self._upsert(record_rows.ATTEMPTS, run)
 
     def attempt(self, attempt: RunKey) -> JobRun | None:
         """One attempt."""
@@ -317,22 +449,22 @@ class Database(UserReportTables, FaultTables):
         sql += "ORDER BY end_time DESC, submit_time, cluster, job_id LIMIT ?"
         return self._read(record_rows.ATTEMPTS, sql, [since, *sorted(categories), limit])[::-1]
 
-    def save_judged(self, record: JobRun, decision: RetryDecision, at: float) -> None:
+    def save_judged(self, run: JobRun, decision: RetryDecision, at: float) -> None:
         """Stores a run with its diagnosis, and the strikes and blocked inputs of the decision, in one transaction.
         Judging again replaces the strikes."""
-        attempt = record.attempt
+        attempt = run.attempt
         with self.transaction():
-            self.save_attempt(record)
+            self.save_attempt(run)
             self._write(f"DELETE FROM strikes WHERE {OF_ATTEMPT}", to_json_dict(attempt))
             for strike in decision.strikes:
-                self._strike(strike, at, attempt.job_id, record.uid, attempt)
+                self._strike(strike, at, attempt.job_id, run.uid, attempt)
             for blocked in decision.blocked:
                 self.block_input(blocked)
 
-    def settle(self, record: JobRun) -> None:
+    def settle(self, run: JobRun) -> None:
         """Takes a stored run off the to-do list. Next to `reconciled`, only what lies in `more` is written anew: no
         index, and none of what triggers keep, changes with it."""
-        row = {**to_json_dict(record.attempt), "more": record_rows.more_from_record(record_rows.ATTEMPTS, record)}
+        row = {**to_json_dict(run.attempt), "more": record_rows.more_from_record(record_rows.ATTEMPTS, run)}
         self._write(f"UPDATE attempts SET reconciled = 1, more = :more WHERE {OF_ATTEMPT}", row)
 
     def _ensure(self, attempt: RunKey) -> None:
@@ -412,9 +544,9 @@ _BY_LOOK = "seen_at, job_id, cluster"
 _IN_ARRAY = "address <> CAST(job_id AS TEXT)"  # attempts_of_arrays
 
 
-def _is_requested(record: JobRun, user: str | None, since: float | None, unreconciled: bool) -> bool:
-    ended = record.end_time is None or since is None or record.end_time >= since
-    return ended and user in (None, record.user) and not (unreconciled and record.reconciled)
+def _is_requested(run: JobRun, user: str | None, since: float | None, unreconciled: bool) -> bool:
+    ended = run.end_time is None or since is None or run.end_time >= since
+    return ended and user in (None, run.user) and not (unreconciled and run.reconciled)
 
 
 def _make_run_key(attempt: RunKey) -> dict[str, Any]:

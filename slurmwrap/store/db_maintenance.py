@@ -136,13 +136,13 @@ def _sync_to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
-def rotate(folder: Path, stem: str, keep: int) -> tuple[Path, ...]:
-    """Removes all but the newest `keep` of the copies `STEM-20261121-030000.db` in `folder`, and no file of another
+def rotate(directory: Path, stem: str, keep: int) -> tuple[Path, ...]:
+    """Removes all but the newest `keep` of the copies `STEM-20261121-030000.db` in `directory`, and no file of another
     name; returns what went."""
     dated = re.compile(re.escape(stem) + r"-[0-9]{8}-[0-9]{4,6}\.db")
-    found = sorted(path for path in folder.iterdir() if dated.fullmatch(path.name))
+    found = sorted(path for path in directory.iterdir() if dated.fullmatch(path.name))
     gone = tuple(found[:-keep] if keep else found)
-    with translate_os_errors(folder):
+    with translate_os_errors(directory):
         for path in gone:
             path.unlink()
     return gone

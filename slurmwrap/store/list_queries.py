@@ -93,39 +93,39 @@ class Sums:
 
 
 def find_runs(
-    database: Session, wanted: RunFilter, *, limit: int | None, as_listed: bool = False
+    session: Session, run_filter: RunFilter, *, limit: int | None, as_listed: bool = False
 ) -> tuple[JobRun, ...]:
     """The newest by their end, or their beginning while they run or wait; None: all of them. `as_listed`: only what
     queries.py names is filled in.
 
     StoreError for a file of an older version.
     """
-    return tuple(iterate_runs(database, wanted, limit=limit, as_listed=as_listed))
+    return tuple(iterate_runs(session, run_filter, limit=limit, as_listed=as_listed))
 
 
 def iterate_runs(
-    database: Session, wanted: RunFilter, *, limit: int | None, as_listed: bool = False
+    session: Session, run_filter: RunFilter, *, limit: int | None, as_listed: bool = False
 ) -> Iterator[JobRun]:
     """The same, read as they are taken: all of a month's are more than one wants to hold."""
     columns, made = (
         (COLUMNS, make_listed_run) if as_listed else ("a.*", partial(record_rows.record_from_row, record_rows.ATTEMPTS))
     )
-    where, values = _open(wanted)
+    where, values = _open(run_filter)
     sql = f"SELECT {columns} FROM attempts a WHERE {where} ORDER BY {_BEGUN} DESC LIMIT ?"
-    still = database.each(sql, [*values, _limit(limit)], made)
-    where, values = _make_and_clause([*_make_narrow_clauses(wanted), *_make_wide_clauses(wanted)])
+    still = session.each(sql, [*values, _limit(limit)], made)
+    where, values = _make_and_clause([*_make_narrow_clauses(run_filter), *_make_wide_clauses(run_filter)])
     sql = f"SELECT {columns} FROM {_ENDED} WHERE {where} ORDER BY r.end_time DESC, r.job_id DESC LIMIT ?"
-    ended = database.each(sql, [*values, _limit(limit)], made)
+    ended = session.each(sql, [*values, _limit(limit)], made)
     return islice(merge(still, ended, key=moment_of, reverse=True), limit)
 
 
-def sum_runs(database: Session, wanted: RunFilter) -> Sums:
+def sum_runs(session: Session, run_filter: RunFilter) -> Sums:
     """Of all of them, in two rows."""
-    where, values = _open(wanted)
-    row = database._rows(f"SELECT count(*) AS n, sum({_FAILED}) AS failed FROM attempts a WHERE {where}", values)[0]
-    wide = _make_wide_clauses(wanted)
-    where, values = _make_and_clause([*_make_narrow_clauses(wanted), *wide])
-    ended = database._rows(_SUMS.format(_ENDED if wide else "runs r", where), values)[0]
+    where, values = _open(run_filter)
+    row = session._rows(f"SELECT count(*) AS n, sum({_FAILED}) AS failed FROM attempts a WHERE {where}", values)[0]
+    wide = _make_wide_clauses(run_filter)
+    where, values = _make_and_clause([*_make_narrow_clauses(run_filter), *wide])
+    ended = session._rows(_SUMS.format(_ENDED if wide else "runs r", where), values)[0]
     return Sums(
         runs=row["n"] + ended["runs"],
         failed=(row["failed"] or 0) + (ended["failed"] or 0),
@@ -134,69 +134,69 @@ def sum_runs(database: Session, wanted: RunFilter) -> Sums:
     )
 
 
-def find_jobs(database: Session, wanted: RunFilter, *, limit: int | None) -> tuple[tuple[str, int], ...]:
+def find_jobs(session: Session, run_filter: RunFilter, *, limit: int | None) -> tuple[tuple[str, int], ...]:
     """(cluster, raw job id) of the newest jobs with such a run."""
-    where, values = _open(wanted)
+    where, values = _open(run_filter)
     sql = f"""SELECT a.cluster AS cluster, a.job_id AS job_id, max({_BEGUN}) AS at FROM attempts a WHERE {where}
         GROUP BY 1, 2 ORDER BY 3 DESC LIMIT ?"""
-    found = database._rows(sql, [*values, _limit(limit)])
+    found = session._rows(sql, [*values, _limit(limit)])
     newest = {(row["cluster"], row["job_id"]): row["at"] for row in found}
-    for key, at in _find_ended_jobs(database, wanted, limit).items():
+    for key, at in _find_ended_jobs(session, run_filter, limit).items():
         # It runs again: by that run.
         newest.setdefault(key, at)
     return tuple(sorted(newest, key=lambda key: (-newest[key], key)))[:limit]
 
 
-def _find_ended_jobs(database: Session, wanted: RunFilter, limit: int | None) -> dict[tuple[str, int], float]:
+def _find_ended_jobs(session: Session, run_filter: RunFilter, limit: int | None) -> dict[tuple[str, int], float]:
     """The newest jobs with such an ended run, and when the newest one ended. Read from the newest on until there are
     enough: to group a year's runs by job would read them all."""
-    wide = _make_wide_clauses(wanted)
-    where, values = _make_and_clause([*_make_narrow_clauses(wanted), *wide])
+    wide = _make_wide_clauses(run_filter)
+    where, values = _make_and_clause([*_make_narrow_clauses(run_filter), *wide])
     sql = f"""SELECT (SELECT name FROM names WHERE id = r.cluster), r.job_id, r.end_time
         FROM {_ENDED if wide else "runs r"} WHERE {where} ORDER BY r.end_time DESC, r.job_id DESC"""
     found: dict[tuple[str, int], float] = {}
-    with translate_sqlite_errors(database.path):
-        for cluster, job_id, ended in database.connection.execute(sql, values):
+    with translate_sqlite_errors(session.path):
+        for cluster, job_id, ended in session.connection.execute(sql, values):
             found.setdefault((cluster, job_id), ended)
             if limit is not None and len(found) >= limit:
                 break
     return found
 
 
-def count_jobs(database: Session, wanted: RunFilter) -> int:
+def count_jobs(session: Session, run_filter: RunFilter) -> int:
     """How many jobs have such a run; one that ran and runs again counts twice."""
-    where, values = _open(wanted)
+    where, values = _open(run_filter)
     sql = f"SELECT count(DISTINCT a.cluster || ' ' || a.job_id) AS n FROM attempts a WHERE {where}"
-    still: int = database._rows(sql, values)[0]["n"]
-    wide = _make_wide_clauses(wanted)
-    where, values = _make_and_clause([*_make_narrow_clauses(wanted), *wide])
+    still: int = session._rows(sql, values)[0]["n"]
+    wide = _make_wide_clauses(run_filter)
+    where, values = _make_and_clause([*_make_narrow_clauses(run_filter), *wide])
     same = f"SELECT DISTINCT r.job_id, r.cluster FROM {_ENDED if wide else 'runs r'} WHERE {where}"
-    ended: int = database._rows(f"SELECT count(*) AS n FROM ({same})", values)[0]["n"]
+    ended: int = session._rows(f"SELECT count(*) AS n FROM ({same})", values)[0]["n"]
     return still + ended
 
 
-def find_runs_of_id(database: Session, job_id: int) -> tuple[JobRun, ...]:
+def find_runs_of_id(session: Session, job_id: int) -> tuple[JobRun, ...]:
     """Runs of one raw job id on any cluster, oldest first; by key, for without the cluster it would be every row."""
     sql = "SELECT * FROM attempts WHERE cluster = ? AND job_id = ? ORDER BY submit_time"
-    found = (database._read(record_rows.ATTEMPTS, sql, [cluster, job_id]) for cluster in list_clusters(database))
+    found = (session._read(record_rows.ATTEMPTS, sql, [cluster, job_id]) for cluster in list_clusters(session))
     return tuple(run for several in found for run in several)
 
 
-def find_runs_of_incident(database: Session, incident_id: str) -> tuple[JobRun, ...]:
+def find_runs_of_incident(session: Session, incident_id: str) -> tuple[JobRun, ...]:
     """Oldest first."""
     sql = "SELECT * FROM attempts WHERE incident = ? AND incident <> '' ORDER BY end_time, job_id"
-    return database._read(record_rows.ATTEMPTS, sql, [incident_id])
+    return session._read(record_rows.ATTEMPTS, sql, [incident_id])
 
 
-def find_uids(database: Session, user: str) -> tuple[int, ...]:
+def find_uids(session: Session, user: str) -> tuple[int, ...]:
     """Under which a user's newest run was, as far as is known here; the accounts of this machine may be others."""
     sql = """SELECT a.uid AS uid FROM runs r CROSS JOIN names c ON c.id = r.cluster CROSS JOIN attempts a
         ON a.cluster = c.name AND a.job_id = r.job_id AND a.submit_time = r.submit_time
         WHERE r.user = (SELECT id FROM names WHERE name = ?) AND a.uid >= 0 ORDER BY r.end_time DESC LIMIT 1"""
-    rows = database._rows(sql, _encode_texts([user]))
+    rows = session._rows(sql, _encode_texts([user]))
     if not rows:
         newest = "SELECT uid FROM submissions WHERE user = ? ORDER BY at DESC LIMIT 1"
-        rows = database._rows(newest, _encode_texts([user]))
+        rows = session._rows(newest, _encode_texts([user]))
     return (rows[0]["uid"],) if rows else ()
 
 
@@ -204,99 +204,99 @@ def find_uids(database: Session, user: str) -> tuple[int, ...]:
 
 
 def find_waiting_submissions(
-    database: Session, *, since: float, until: float | None, users: Sequence[str], limit: int | None
+    session: Session, *, since: float, until: float | None, users: Sequence[str], limit: int | None
 ) -> tuple[Submission, ...]:
     """Submissions of which no run is known, newest first: they wait, were cancelled before they began, or were never
     looked at."""
     until = _EVER if until is None else until
     where, values = _make_and_clause([("at >= ? AND at < ?", [since, until]), _make_in_clause("user", users)])
     sql = _WAITING.format(where)
-    return database._read(record_rows.SUBMISSIONS, sql, [*values, since, since, until, _limit(limit)])
+    return session._read(record_rows.SUBMISSIONS, sql, [*values, since, since, until, _limit(limit)])
 
 
 def find_failed_preruns(
-    database: Session, wanted: RunFilter, uids: Sequence[int], *, limit: int | None
+    session: Session, run_filter: RunFilter, uids: Sequence[int], *, limit: int | None
 ) -> tuple[PrerunRecord, ...]:
     """Pre-runs that failed in the time and of the categories that are asked for, newest first; of `uids`, () is all."""
-    where, values = _make_stopped_clause(wanted, uids)
+    where, values = _make_stopped_clause(run_filter, uids)
     sql = f"SELECT * FROM preruns WHERE {where} ORDER BY at DESC LIMIT ?"
-    return database._read(record_rows.PRERUNS, sql, [*values, _limit(limit)])
+    return session._read(record_rows.PRERUNS, sql, [*values, _limit(limit)])
 
 
-def count_failed_preruns(database: Session, wanted: RunFilter, uids: Sequence[int]) -> int:
+def count_failed_preruns(session: Session, run_filter: RunFilter, uids: Sequence[int]) -> int:
     """How many there are."""
-    where, values = _make_stopped_clause(wanted, uids)
-    count: int = database._rows(f"SELECT count(*) AS n FROM preruns WHERE {where}", values)[0]["n"]
+    where, values = _make_stopped_clause(run_filter, uids)
+    count: int = session._rows(f"SELECT count(*) AS n FROM preruns WHERE {where}", values)[0]["n"]
     return count
 
 
-def _make_stopped_clause(wanted: RunFilter, uids: Sequence[int]) -> Clause:
-    until = _EVER if wanted.until is None else wanted.until
+def _make_stopped_clause(run_filter: RunFilter, uids: Sequence[int]) -> Clause:
+    until = _EVER if run_filter.until is None else run_filter.until
     clauses: list[Clause] = [
         ("verdict_outcome = 'fail'", []),
-        ("at >= ? AND at < ?", [wanted.since or 0.0, until]),
-        _make_in_clause("verdict_category", wanted.categories),
+        ("at >= ? AND at < ?", [run_filter.since or 0.0, until]),
+        _make_in_clause("verdict_category", run_filter.categories),
     ]
     if uids:
         clauses.append((f"uid IN ({_make_marks(uids)})", list(uids)))
     return _make_and_clause(clauses)
 
 
-def forget_rejected_entries(database: Session) -> int:
+def forget_rejected_entries(session: Session) -> int:
     """Forgets the counts of spool files that were not believed; returns how many rows there were."""
-    with database.transaction():
-        count: int = database._rows("SELECT count(*) AS n FROM rejected_entries")[0]["n"]
-        database._write("DELETE FROM rejected_entries", {})
+    with session.transaction():
+        count: int = session._rows("SELECT count(*) AS n FROM rejected_entries")[0]["n"]
+        session._write("DELETE FROM rejected_entries", {})
     return count
 
 
 # --- conditions ----------------------------------------------------------------------------------------------------
 
 
-def list_clusters(database: Session, *also: str) -> tuple[str, ...]:
+def list_clusters(session: Session, *also: str) -> tuple[str, ...]:
     """Of which there are runs, submissions or pre-runs, or rows in `also`: one step in each index per name, not a look
     at every row."""
     names: set[str] = set()
     for table in ("attempts", "submissions", "preruns", *also):
-        name = _find_after(database, table, "")
+        name = _find_after(session, table, "")
         while name is not None:
             names.add(name)
-            name = _find_after(database, table, name)
+            name = _find_after(session, table, name)
     return tuple(sorted(names))
 
 
-def _find_after(database: Session, table: str, name: str) -> str | None:
-    rows = database._rows(f"SELECT min(cluster) AS name FROM {table} WHERE cluster > ?", [name])
+def _find_after(session: Session, table: str, name: str) -> str | None:
+    rows = session._rows(f"SELECT min(cluster) AS name FROM {table} WHERE cluster > ?", [name])
     found: str | None = rows[0]["name"]
     return found
 
 
-def _open(wanted: RunFilter) -> Clause:
+def _open(run_filter: RunFilter) -> Clause:
     """Of attempts that have not ended, as far as is known."""
     clauses: list[Clause] = [
         (f"a.end_time IS NULL AND NOT {_TRIAL}", []),
-        _make_in_clause("a.user", wanted.users),
-        _make_in_clause("a.account", wanted.accounts),
-        _make_in_clause("a.diagnosis_category", wanted.categories),
-        _make_or_clause("a.name GLOB ?", wanted.names),
-        *_make_wide_clauses(wanted),
-        (_FAILED if wanted.failed else "1", []),
+        _make_in_clause("a.user", run_filter.users),
+        _make_in_clause("a.account", run_filter.accounts),
+        _make_in_clause("a.diagnosis_category", run_filter.categories),
+        _make_or_clause("a.name GLOB ?", run_filter.names),
+        *_make_wide_clauses(run_filter),
+        (_FAILED if run_filter.failed else "1", []),
     ]
-    if wanted.until is not None:
-        clauses.append((f"{_BEGUN} < ?", [wanted.until]))
+    if run_filter.until is not None:
+        clauses.append((f"{_BEGUN} < ?", [run_filter.until]))
     return _make_and_clause(clauses)
 
 
-def _make_narrow_clauses(wanted: RunFilter) -> list[Clause]:
+def _make_narrow_clauses(run_filter: RunFilter) -> list[Clause]:
     """What the table `runs` knows."""
-    until = _EVER if wanted.until is None else wanted.until
+    until = _EVER if run_filter.until is None else run_filter.until
     return [
-        ("r.end_time >= ? AND r.end_time < ? AND r.excluded = 0", [wanted.since or 0, until]),
-        _make_name_clause("r.user", wanted.users),
-        _make_name_clause("r.account", wanted.accounts),
-        _make_name_clause("r.category", wanted.categories),
-        _make_job_name_clause(wanted.names),
-        ("r.outcome = 2" if wanted.failed else "1", []),
+        ("r.end_time >= ? AND r.end_time < ? AND r.excluded = 0", [run_filter.since or 0, until]),
+        _make_name_clause("r.user", run_filter.users),
+        _make_name_clause("r.account", run_filter.accounts),
+        _make_name_clause("r.category", run_filter.categories),
+        _make_job_name_clause(run_filter.names),
+        ("r.outcome = 2" if run_filter.failed else "1", []),
     ]
 
 
@@ -311,15 +311,15 @@ def _make_job_name_clause(patterns: Sequence[str]) -> Clause:
     return (f"r.name IN (SELECT id FROM job_names WHERE {where})", values) if patterns else ("1", [])
 
 
-def _make_wide_clauses(wanted: RunFilter) -> list[Clause]:
+def _make_wide_clauses(run_filter: RunFilter) -> list[Clause]:
     """What only attempts know; () where nothing of it is asked for."""
     clauses = [
-        _make_in_clause("a.decision", wanted.decisions),
-        _make_in_clause(_STATE, wanted.states),
-        _make_or_clause(_OF_PARTITION, wanted.partitions),
+        _make_in_clause("a.decision", run_filter.decisions),
+        _make_in_clause(_STATE, run_filter.states),
+        _make_or_clause(_OF_PARTITION, run_filter.partitions),
     ]
-    if wanted.nodes:
-        clauses.append((_NODES.format(_make_marks(wanted.nodes)), _encode_texts(wanted.nodes)))
+    if run_filter.nodes:
+        clauses.append((_NODES.format(_make_marks(run_filter.nodes)), _encode_texts(run_filter.nodes)))
     return [clause for clause in clauses if clause[0] != "1"]
 
 

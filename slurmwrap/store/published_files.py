@@ -78,15 +78,15 @@ class FilePublisher:
     def end_pass(self) -> None:
         """Nothing was collected: each run is sealed at once."""
 
-    def tell_owner(self, record: JobRun, actions: Sequence[ActionRecord]) -> None:
+    def tell_owner(self, run: JobRun, actions: Sequence[ActionRecord]) -> None:
         """Seals one judged attempt for its owner's uid. One without an owner is shown to no one."""
-        if record.uid < 0:
+        if run.uid < 0:
             return
-        told = {"version": 1, "attempt": to_json_dict(record), "actions": [to_json_dict(action) for action in actions]}
-        sealed = self._seal(json.dumps(told).encode("ascii"), socket=self._socket, uid_restriction=record.uid)
-        folder = self.directory / WHY / _name_folder(record.attempt.job_id)
+        told = {"version": 1, "attempt": to_json_dict(run), "actions": [to_json_dict(action) for action in actions]}
+        sealed = self._seal(json.dumps(told).encode("ascii"), socket=self._socket, uid_restriction=run.uid)
+        folder = self.directory / WHY / _name_folder(run.attempt.job_id)
         begun = folder.is_dir()
-        _replace(folder / f"{record.attempt.job_id}-{record.attempt.submit_time}.munge", sealed)
+        _replace(folder / f"{run.attempt.job_id}-{run.attempt.submit_time}.munge", sealed)
         if not begun:
             _remove_old(self.directory / WHY, newest=folder.stat().st_mtime)
 

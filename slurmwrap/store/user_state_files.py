@@ -356,15 +356,15 @@ def _fetch(connection: sqlite3.Connection, query: str, values: tuple[Any, ...]) 
     return [dict(zip(names, row, strict=True)) for row in cursor]
 
 
-def _past_failure_from_run(record: JobRun, fingerprint: str) -> PastFailure:
+def _past_failure_from_run(run: JobRun, fingerprint: str) -> PastFailure:
     from slurmwrap.model.past_failure import PastFailure
 
-    diagnosis = record.diagnosis
+    diagnosis = run.diagnosis
     # The query asks for judged attempts only.
     assert diagnosis is not None
     return PastFailure(
-        job_id=record.attempt.job_id,
-        at=float(record.end_time or record.attempt.submit_time),
+        job_id=run.attempt.job_id,
+        at=float(run.end_time or run.attempt.submit_time),
         category=diagnosis.category,
         reason=diagnosis.advice,
         signature=diagnosis.signature,
@@ -390,9 +390,9 @@ def _past_failure_from_prerun(record: PrerunRecord) -> PastFailure:
     )
 
 
-def _is_conclusive(record: JobRun) -> bool:
+def _is_conclusive(run: JobRun) -> bool:
     """Whether the end says something about the next run: a success, or what the same script does again anywhere."""
-    found = record.diagnosis
+    found = run.diagnosis
     if found is None:
         return False
     return found.category == _SUCCESS or (found.decision in DETERMINISTIC and found.domain not in _NOT_THE_SCRIPTS)

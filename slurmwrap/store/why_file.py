@@ -38,18 +38,18 @@ class BesideOutput:
     def end_pass(self) -> None:
         """Nothing was collected."""
 
-    def tell_owner(self, record: JobRun, actions: Sequence[ActionRecord]) -> None:
+    def tell_owner(self, run: JobRun, actions: Sequence[ActionRecord]) -> None:
         """Writes the file, or takes an old one away when the job went well. Where that is refused it is given up:
         `slurmwrap why` prints the same, and one full or odd directory must not keep other jobs waiting."""
-        path = _place(record.std_out)
+        path = _place(run.std_out)
         if path is None:
             return
-        if record.diagnosis is None or record.diagnosis.category in _KEPT:
+        if run.diagnosis is None or run.diagnosis.category in _KEPT:
             with suppress(OSError):
                 path.unlink(missing_ok=True)
             return
         with suppress(OSError):
-            replace_file(path, self._text(record, actions))
+            replace_file(path, self._text(run, actions))
 
 
 def _place(std_out: str) -> Path | None:

@@ -106,10 +106,10 @@ def test_hostile_names_run_nothing_and_stay_readable(shown: Shown, hostile: str)
 
 def test_dark_is_dark_and_paper_is_white_on_a_few_sheets(shown: Shown, full: str) -> None:
     page = shown(full, scheme="dark")
-    ground = "getComputedStyle(document.body).backgroundColor"
-    assert page.evaluate(ground) == "rgb(16, 21, 26)"
+    context = "getComputedStyle(document.body).backgroundColor"
+    assert page.evaluate(context) == "rgb(16, 21, 26)"
     page.emulate_media(media="print")
-    assert page.evaluate(ground) == "rgb(255, 255, 255)"
+    assert page.evaluate(context) == "rgb(255, 255, 255)"
     assert page.evaluate("faint(4.5)") == []
     printed = page.pdf(format="A4")
     assert printed.startswith(b"%PDF-")

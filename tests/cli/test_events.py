@@ -100,7 +100,7 @@ def test_what_slurm_refused_is_a_warning_with_slurms_words() -> None:
     assert found.fields[-1] == ("SLURMWRAP_ERROR", "Invalid node name\nspecified")
 
 
-def voice() -> Console:
+def console() -> Console:
     return Console("slurmwrap", io.StringIO())
 
 
@@ -119,14 +119,14 @@ def listener(tmp_path: Path) -> socket.socket:
 
 def test_on_a_terminal_it_is_text(listener: socket.socket, tmp_path: Path) -> None:
     with listener, closing(Journal(str(tmp_path / "socket"))) as journal:
-        one = voice()
+        one = console()
         EventLog.of(Config(), one, {}, journal).tell(event_log.make_note_event("\x1b[2Jhello"))
         assert said(one) == "slurmwrap: \\x1b[2Jhello\n"
 
 
 def test_where_the_journal_was_asked_for_it_gets_the_fields(listener: socket.socket, tmp_path: Path) -> None:
     with listener, closing(Journal(str(tmp_path / "socket"))) as journal:
-        one = voice()
+        one = console()
         log = EventLog.of(Config(log=LogKeys(to="journal")), one, {}, journal)
         log.tell(event_log.make_rejected_files_event(3))
         assert said(one) == ""
@@ -142,14 +142,14 @@ def test_where_the_journal_was_asked_for_it_gets_the_fields(listener: socket.soc
 def test_where_stderr_is_the_journal_it_gets_the_fields_too(listener: socket.socket, tmp_path: Path) -> None:
     found = os.fstat(2)
     with listener, closing(Journal(str(tmp_path / "socket"))) as journal:
-        one = voice()
+        one = console()
         environ = {"JOURNAL_STREAM": f"{found.st_dev}:{found.st_ino}"}
         EventLog.of(Config(), one, environ, journal).note("hello")
         assert (said(one), listener.recv(1 << 16).splitlines()[0]) == ("", b"MESSAGE=hello")
 
 
 def test_a_journal_that_is_not_there_is_told_and_stderr_has_to_do(tmp_path: Path) -> None:
-    one = voice()
+    one = console()
     log = EventLog.of(Config(log=LogKeys(to="journal")), one, {}, Journal(str(tmp_path / "none")))
     log.note("hello")
     assert said(one) == (
@@ -159,7 +159,7 @@ def test_a_journal_that_is_not_there_is_told_and_stderr_has_to_do(tmp_path: Path
 
 def test_what_a_full_journal_lost_is_owned_up_to_once(listener: socket.socket, tmp_path: Path) -> None:
     with listener, closing(Journal(str(tmp_path / "socket"))) as journal:
-        log = EventLog(voice(), journal, both=False)
+        log = EventLog(console(), journal, both=False)
         while not journal.lost:
             log.note("x")
         log.note("lost too")
@@ -189,7 +189,7 @@ def test_of_tracebacks_the_newest_twenty_are_kept(tmp_path: Path, monkeypatch: p
         old.write_text("old")
         os.utime(old, (number, number))
     (kept / "user.db").write_text("")
-    one = voice()
+    one = console()
     one.fault(RuntimeError("no"))
     names = {path.name for path in kept.iterdir()} - {"user.db"}
     assert {name for name in names if name.endswith("-1.log") and int(name.split("-")[1]) < 30} == {

@@ -133,16 +133,16 @@ def test_all_shows_nodes_that_are_ok_too(slurmwrap: Run, site: Path, slurm: Path
 @root_only
 def test_the_sum_of_a_node_is_shown_term_by_term(slurmwrap: Run, site: Path, slurm: Path) -> None:
     shown(slurm, n1="bad fan [root@2026-11-20]")
-    story = slurmwrap("nodes", "show", "n1", site=True).stdout
-    lines = story.splitlines()
+    timeline = slurmwrap("nodes", "show", "n1", site=True).stdout
+    lines = timeline.splitlines()
     assert lines[0] == "n1: lemon"
-    assert "  Slurm    IDLE+DRAIN: bad fan" in story
+    assert "  Slurm    IDLE+DRAIN: bad fan" in timeline
     assert "  ran      1 run, 20.0 h in 28 days" in lines
     assert sum("6 x strike, suspect  jobs 101, 102, 103, 104, 105, 106 of 6 users" in line for line in lines) == 1
     each = slurmwrap("nodes", "show", "n1", "--verbose", site=True).stdout.splitlines()
     assert sum("strike, suspect  job 10" in line for line in each) == 6
-    assert "xid, conclusive  job 400 of 1400" in story
-    assert "NVRM: Xid (PCI:0000:05:00): 79, name=\\x1b[31m" in story and "\x1b" not in story
+    assert "xid, conclusive  job 400 of 1400" in timeline
+    assert "NVRM: Xid (PCI:0000:05:00): 79, name=\\x1b[31m" in timeline and "\x1b" not in timeline
     (told,) = json.loads(slurmwrap("nodes", "show", "n1", "--json", site=True).stdout)["rows"]
     assert told["weight"] == sum(term["weight"] for term in told["terms"]) == 9.0
     assert slurmwrap("nodes", "show", "n9", site=True).stdout == "n9: nothing is known against it\n"
@@ -161,8 +161,8 @@ def test_clearing_deletes_nothing_and_says_who_did_it(slurmwrap: Run, site: Path
     assert "n1" not in [
         row["node"] for row in json.loads(slurmwrap("nodes", "list", "--json", site=True).stdout)["rows"]
     ]
-    story = slurmwrap("nodes", "show", "n1", site=True).stdout
-    assert "n1: ok" in story and "driver rolled back" in story and f"cleared by {mark.who}" in story
+    timeline = slurmwrap("nodes", "show", "n1", site=True).stdout
+    assert "n1: ok" in timeline and "driver rolled back" in timeline and f"cleared by {mark.who}" in timeline
 
 
 @root_only

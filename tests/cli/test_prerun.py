@@ -129,11 +129,11 @@ def test_a_job_that_attached_is_lost_with_its_pre_run_or_when_it_waits_no_more(
     for name, number in jobs.items():
         host = hosts.get(name, "12\n")
         leave(name, real_job=str(number), **({"attached": host} if host else {"job": "12\n"}))
-    desk = SubmitContext(
+    context = SubmitContext(
         slurm=slurm, clock=FakeClock(), memory=None, config=Config(), trials=None, uid=1, user="alice", environ={},
         flights=PrerunRegistry(tmp_path / "slurmwrap"),
     )  # type: ignore[arg-type]  # fmt: skip
-    assert {row.directory.name: row.state for row in rows_of(desk)} == {
+    assert {row.directory.name: row.state for row in rows_of(context)} == {
         "own": "running", "waits": "attached", "cancelled": "lost", "forgotten": "lost", "array": "attached",
         "not submitted": "attached", "alone": "lost",
     }  # fmt: skip

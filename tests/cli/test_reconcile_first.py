@@ -27,7 +27,7 @@ class Passes:
         self.rules: list[str] = []
         monkeypatch.setattr(reconcile_user_jobs, "_run_pass", self.look)
 
-    def look(self, place: RecordSource, config: Config) -> str:
+    def look(self, source: RecordSource, config: Config) -> str:
         self.rules += sorted(set(config.rules.values()))
         return ""
 

@@ -28,11 +28,11 @@ SCRIPTS = sorted(str(path.relative_to(EXAMPLES)) for path in EXAMPLES.rglob("*.s
 pytestmark = pytest.mark.torch
 
 
-def tried(folder: Path, script: str, *args: str, gpus: int, **fields: object) -> Verdict:
-    """The verdict of `examples/<script>`, submitted from the root of a copy in `folder`."""
-    copy = folder / "examples" / script
+def tried(directory: Path, script: str, *args: str, gpus: int, **fields: object) -> Verdict:
+    """The verdict of `examples/<script>`, submitted from the root of a copy in `directory`."""
+    copy = directory / "examples" / script
     shutil.copytree((EXAMPLES / script).parent, copy.parent)
-    trial = folder / "trial"
+    trial = directory / "trial"
     trial.mkdir(mode=0o700)
     shutil.copy(copy, trial / "slurm_script")
     spec = TrialSpec(
@@ -40,16 +40,16 @@ def tried(folder: Path, script: str, *args: str, gpus: int, **fields: object) ->
         script=str(trial / "slurm_script"),
         script_name=script,
         args=args,
-        chdir=str(folder),
+        chdir=str(directory),
         time_limit_s=allow(60.0),
         gpus=gpus,
         **fields,  # type: ignore[arg-type]
     )
     environ = {
         "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
-        "HOME": str(folder),
+        "HOME": str(directory),
         "SLURM_JOB_ID": str(os.getpid()),
-        "SLURM_SUBMIT_DIR": str(folder),
+        "SLURM_SUBMIT_DIR": str(directory),
         "SLURMD_NODENAME": "localhost",
     }
     return judge(spec, run_trial(spec, environ=environ), diagnose_run)

@@ -68,7 +68,7 @@ PLANNED = {
         ),
     },
     "prerun.trial": {"trial_environment"},
-    "profiling": {"profile_key"},
+    "profiling": {"job_key"},
     "slurm": {
         "commands",
         "response_cache",

@@ -51,8 +51,8 @@ class Slurm:
 
 def renewed(slurm: Slurm, waiting: HeldJob = WAITING, grace_s: float = 600) -> tuple[float | None, list[float]]:
     noted: list[float] = []
-    desk: Any = SimpleNamespace(slurm=slurm, clock=FakeClock(START), user="alice", say=lambda line: None)
-    return extend_grace(waiting, grace_s, desk, noted.append), noted
+    context: Any = SimpleNamespace(slurm=slurm, clock=FakeClock(START), user="alice", say=lambda line: None)
+    return extend_grace(waiting, grace_s, context, noted.append), noted
 
 
 def test_the_new_begin_time_is_a_grace_behind_the_moment_at_which_the_dependency_was_met() -> None:
@@ -83,11 +83,11 @@ def test_a_job_without_a_dependency_and_one_of_another_version_are_left_alone() 
 
 def test_a_time_that_cannot_be_noted_is_not_given() -> None:
     slurm = Slurm()
-    desk: Any = SimpleNamespace(slurm=slurm, clock=FakeClock(START), user="alice", say=lambda line: None)
+    context: Any = SimpleNamespace(slurm=slurm, clock=FakeClock(START), user="alice", say=lambda line: None)
 
     def full(at: float) -> None:
         raise OSError
 
     with pytest.raises(OSError):
-        extend_grace(WAITING, 600, desk, full)
+        extend_grace(WAITING, 600, context, full)
     assert slurm.asked == []

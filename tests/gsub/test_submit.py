@@ -33,7 +33,7 @@ from slurmwrap.model.submission import Submission
 from slurmwrap.model.topology import Switch, Topology
 from slurmwrap.model.verdict import Outcome, Verdict
 from slurmwrap.placement.slurm_options import PlanningFacts
-from slurmwrap.profiling.profile_key import profile_key_of, published_key_of
+from slurmwrap.profiling.job_key import profile_key_of, published_key_of
 from slurmwrap.protocols import OpenIncident, Published, SbatchCall, SbatchResult
 from slurmwrap.sbatch.job_request import JobRequest
 from slurmwrap.sbatch.option_table import REQUIRED, SbatchOption
@@ -189,7 +189,7 @@ def request(*words: str, script: bytes = SCRIPT) -> JobRequest:
     )
 
 
-def desk(
+def context(
     slurm: FakeSlurm, memory: FakeMemory, *, trials: Mapping[str, object] | None = None, **more: object
 ) -> SubmitContext:
     functions: dict[str, object] = {
@@ -220,7 +220,7 @@ def submitted(
     *words: str, slurm: FakeSlurm | None = None, memory: FakeMemory | None = None
 ) -> tuple[FakeSlurm, FakeMemory]:
     slurm, memory = slurm or FakeSlurm(), memory or FakeMemory()
-    at = desk(slurm, memory)
+    at = context(slurm, memory)
     send(prepare(request(*words), at), at, trial)
     return slurm, memory
 
@@ -245,7 +245,7 @@ def test_a_job_that_a_lot_holds_out_goes_without_its_pre_run(held_out: bool) -> 
     at = next(
         one
         for uid in range(1001, 1100)
-        if prepare(request(), one := replace(desk(slurm, memory), config=config, uid=uid)).held_out is held_out
+        if prepare(request(), one := replace(context(slurm, memory), config=config, uid=uid)).held_out is held_out
     )
     send(prepare(request(), at), at, trial)
     (told,) = memory.submissions
@@ -272,7 +272,7 @@ def test_a_gate_waits_without_bound_as_soon_as_it_has_a_pre_run() -> None:
 
 def test_a_gate_whose_pre_run_was_quicker_is_open(tmp_path: Path) -> None:
     slurm = FakeSlurm()
-    at = desk(slurm, FakeMemory())
+    at = context(slurm, FakeMemory())
     (tmp_path / "verdict.json").write_text("{}")
     done = replace(trial(None, 101, "now"), directory=str(tmp_path))
     send(prepare(request("--prerun=gate"), at), at, lambda prepared, job_id, release_at: done)
@@ -291,13 +291,13 @@ def test_what_passed_before_is_not_pre_run_again() -> None:
 
 
 def test_a_one_gpu_job_that_can_start_now_is_its_own_pre_run() -> None:
-    at = desk(FakeSlurm(), FakeMemory())
+    at = context(FakeSlurm(), FakeMemory())
     prepared = prepare(request(script=b"#!/bin/sh\n#SBATCH --gres=gpu:1\npython train.py\n"), at)
     assert (prepared.prerun, prepared.prerun_reason) == ("off", "a 1-GPU job that can start now is its own pre-run")
 
 
 def test_what_would_run_in_a_container_is_pre_run_only_where_the_user_says_so() -> None:
-    at = desk(FakeSlurm(), FakeMemory())
+    at = context(FakeSlurm(), FakeMemory())
     why = "slurmwrap need not be in the container of --container; --prerun=auto tries it there"
     plain = prepare(request("--container=/bundle"), at)
     assert (plain.prerun, plain.prerun_reason) == ("off", why)
@@ -309,7 +309,7 @@ def test_quiet_is_found_beside_the_options_of_site_plugins() -> None:
         ["-Q", "--image", "a -Q", "--quiet", "train.sbatch"], environ={}, cwd="/home/alice",
         read_script=lambda path: SCRIPT, read_stdin=lambda: b"", extra=[SbatchOption("image", "", REQUIRED)],
     )  # fmt: skip
-    at = desk(FakeSlurm(), FakeMemory())
+    at = context(FakeSlurm(), FakeMemory())
     batch = prepare(asked, at).batch
     assert make_sbatch_call(asked, replace(batch, changes=()), at).options == ("--image", "a -Q")
 
@@ -370,7 +370,7 @@ def test_retry_leaves_a_shared_output_file_as_it_is() -> None:
 
 def test_quiet_is_ours_to_keep_so_that_the_job_id_is_known_and_nothing_is_sent_twice() -> None:
     slurm, memory = FakeSlurm(), FakeMemory()
-    at = desk(slurm, memory)
+    at = context(slurm, memory)
     sent = send(prepare(request("--quiet"), at), at, trial)
     assert [call.script_path == "/wrapper.sh" for call in slurm.calls] == [False, True]
     assert "--quiet" not in slurm.calls[0].options
@@ -380,7 +380,7 @@ def test_quiet_is_ours_to_keep_so_that_the_job_id_is_known_and_nothing_is_sent_t
 def test_quiet_keeps_errors_and_drops_remarks() -> None:
     said = "sbatch: a remark\nsbatch: error: wrong\nlua: a line of the site's\n"
     slurm = FakeSlurm(refuse=lambda call: SbatchResult(exit_code=1, stdout="", stderr=said, job_id=None))
-    at = desk(slurm, FakeMemory())
+    at = context(slurm, FakeMemory())
     assert send(prepare(request("--quiet"), at), at, trial).result.stderr == said.partition("\n")[2]
 
 
@@ -391,7 +391,7 @@ def test_an_sbatch_that_took_the_job_without_saying_its_id_is_not_asked_again() 
 
 
 def test_a_job_that_is_waited_for_gets_its_pre_run_first() -> None:
-    prepared = prepare(request("--wait"), desk(FakeSlurm(), FakeMemory()))
+    prepared = prepare(request("--wait"), context(FakeSlurm(), FakeMemory()))
     assert (prepared.prerun, prepared.prerun_reason) == ("wait", "--wait: the pre-run goes first, then the job")
 
 
@@ -413,7 +413,7 @@ def test_a_tuned_job_goes_as_the_users_own_script_with_the_changes_on_the_comman
     known = ResourceProfile(key="mine", gpus_per_node=8, cpus_per_gpu=4, source="runs", runs=5, measured_at=NOW)
     small = SCRIPT.replace(b"--cpus-per-task=2", b"--cpus-per-task=1")
     slurm = FakeSlurm()
-    at = desk(slurm, FakeMemory(profiles={"mine": known}))
+    at = context(slurm, FakeMemory(profiles={"mine": known}))
     prepared = prepare(request("--prerun=off", "-Hc1", "--resource-profile=mine", script=small), at)
     send(prepared, at, trial)
     assert [call.script_path for call in slurm.calls] == ["train.sbatch"]
@@ -426,7 +426,7 @@ def test_ctrl_c_after_the_job_was_taken_lets_it_go_without_a_pre_run() -> None:
         raise KeyboardInterrupt
 
     slurm = FakeSlurm()
-    at = desk(slurm, FakeMemory())
+    at = context(slurm, FakeMemory())
     sent = send(prepare(request("--prerun=gate"), at), at, interrupted)
     assert (sent.result.job_id, [(a.key, a.value) for a in slurm.applied]) == (101, [("StartTime", "now")])
 
@@ -440,7 +440,7 @@ def test_a_fault_of_ours_after_the_job_was_taken_costs_its_pre_run_and_not_its_i
             raise ZeroDivisionError("ours too")
 
     slurm, said = FakeSlurm(), []
-    at = replace(desk(slurm, Forgetful()), say=said.append)
+    at = replace(context(slurm, Forgetful()), say=said.append)
     sent = send(prepare(request(), at), at, broken)
     assert (sent.result.job_id, [(a.key, a.value) for a in slurm.applied]) == (101, [("StartTime", "now")])
     assert said == [
@@ -456,7 +456,7 @@ def test_a_blocked_input_refuses_the_job_and_force_overrides() -> None:
     blocked = BlockedInput(digest="d1", path="/data/a.pt", uid=1001, reason="not a zip archive", at=NOW, job_id=7)
     memory = FakeMemory(blocked=(blocked,))
     trials = {"named_files": lambda request: ("/data/copy.pt",), "digest": lambda path: "d1"}
-    at = desk(FakeSlurm(), memory, trials=trials)
+    at = context(FakeSlurm(), memory, trials=trials)
     with pytest.raises(
         RefusedError, match=r"input /data/copy.pt is blocked: not a zip archive \(your job 7 failed of it"
     ):
@@ -493,7 +493,7 @@ def test_a_refusal_says_by_whose_job_and_since_when_and_other_users_blocks_bind_
     block: BlockedInput, told: str
 ) -> None:
     trials = {"named_files": lambda request: ("/data/a.pt",), "digest": lambda path: "d"}
-    at = desk(FakeSlurm(), FakeMemory(), trials=trials, published=Published(blocked=(block,)))
+    at = context(FakeSlurm(), FakeMemory(), trials=trials, published=Published(blocked=(block,)))
     if not told:
         assert prepare(request(), at).forced == ()
         return
@@ -505,7 +505,7 @@ def test_the_users_own_word_with_its_line_is_told_before_what_everybody_sees() -
     mine = BlockedInput(digest="d", path="/a", uid=1001, reason="the log blames /a (o:7: bad)", at=NOW, job_id=7)
     others = replace(mine, path="", reason="it made job 7 fail")
     trials = {"named_files": lambda request: ("/a",), "digest": lambda path: "d"}
-    at = desk(FakeSlurm(), FakeMemory(blocked=(mine,)), trials=trials, published=Published(blocked=(others,)))
+    at = context(FakeSlurm(), FakeMemory(blocked=(mine,)), trials=trials, published=Published(blocked=(others,)))
     with pytest.raises(RefusedError, match=r"the log blames /a \(o:7: bad\) \(your job 7"):
         prepare(request(), at)
 
@@ -513,7 +513,7 @@ def test_the_users_own_word_with_its_line_is_told_before_what_everybody_sees() -
 def test_a_file_with_other_content_under_a_blocked_path_is_free() -> None:
     blocked = BlockedInput(digest="d1", path="/data/a.pt", uid=1001, reason="truncated", at=NOW)
     trials = {"named_files": lambda request: ("/data/a.pt",), "digest": lambda path: "d2"}
-    assert prepare(request(), desk(FakeSlurm(), FakeMemory(blocked=(blocked,)), trials=trials)).inputs == (
+    assert prepare(request(), context(FakeSlurm(), FakeMemory(blocked=(blocked,)), trials=trials)).inputs == (
         "/data/a.pt",
     )
 
@@ -545,7 +545,7 @@ OTHER = failed(7, "ValueError: bad shape")
 def test_a_script_that_failed_twice_unchanged_is_refused_with_each_error_once(
     failures: tuple[PastFailure, ...], said: str
 ) -> None:
-    at = desk(FakeSlurm(), FakeMemory(past_failures=failures))
+    at = context(FakeSlurm(), FakeMemory(past_failures=failures))
     if not said:
         assert prepare(request(), at).forced == ()
         return
@@ -581,7 +581,7 @@ def test_more_nodes_than_the_partition_has_are_refused_where_that_is_certain(
 ) -> None:
     slurm = FakeSlurm()
     slurm.snapshot = lambda: Snapshot(taken_at=NOW, nodes=nodes, default_partition="gpu", partitions=partitions)  # type: ignore[method-assign]
-    at = desk(slurm, FakeMemory())
+    at = context(slurm, FakeMemory())
     if not refused:
         assert prepare(request(*words), at).forced == ()
         return
@@ -595,18 +595,18 @@ def test_a_file_that_was_added_since_is_no_reason_to_refuse() -> None:
     missing = failed(9, "FileNotFoundError: [Errno 2] No such file or directory: '/data/train.csv'")
     memory = FakeMemory(past_failures=(missing, missing))
     with pytest.raises(RefusedError):
-        prepare(request(), desk(FakeSlurm(), memory))
+        prepare(request(), context(FakeSlurm(), memory))
     there = {"changed_at": {"/data/train.csv": NOW - 9e6}.get}
-    assert prepare(request(), desk(FakeSlurm(), memory, trials=there)).forced == ()
+    assert prepare(request(), context(FakeSlurm(), memory, trials=there)).forced == ()
 
 
 def test_an_error_of_the_static_stage_refuses_with_the_line_and_a_warning_does_not() -> None:
     error = Finding(severity=Severity.ERROR, message="invalid syntax", file="train.py", line=3, fix="close the bracket")
-    at = desk(FakeSlurm(), FakeMemory(), trials={"check": lambda request: (error,)})
+    at = context(FakeSlurm(), FakeMemory(), trials={"check": lambda request: (error,)})
     with pytest.raises(PrerunFailed, match=r"train.py:3: invalid syntax \(close the bracket\)"):
         prepare(request(), at)
     warning = replace(error, severity=Severity.WARNING)
-    at = desk(FakeSlurm(), FakeMemory(), trials={"check": lambda request: (warning,)})
+    at = context(FakeSlurm(), FakeMemory(), trials={"check": lambda request: (warning,)})
     assert prepare(request(), at).warnings == (warning,)
 
 
@@ -623,7 +623,7 @@ def test_an_error_of_the_static_stage_refuses_with_the_line_and_a_warning_does_n
 )
 def test_what_is_missing_is_no_error_of_a_job_that_waits_for_others(message: str, category: str, refused: bool) -> None:
     error = Finding(severity=Severity.ERROR, message=message, category=category)
-    at = desk(FakeSlurm(), FakeMemory(), trials={"check": lambda request: (error,)})
+    at = context(FakeSlurm(), FakeMemory(), trials={"check": lambda request: (error,)})
     with pytest.raises(StaticFailed):
         prepare(request(), at)
     if refused:
@@ -637,13 +637,13 @@ def test_what_is_missing_is_no_error_of_a_job_that_waits_for_others(message: str
 def test_a_job_that_waits_for_others_is_not_refused_for_what_they_may_write_anew() -> None:
     blocked = BlockedInput(digest="d", path="/a", uid=1001, reason="truncated", at=NOW)
     trials = {"named_files": lambda request: ("/a",), "digest": lambda path: "d"}
-    at = desk(FakeSlurm(), FakeMemory(blocked=(blocked,), past_failures=("KeyError 'lr'", "x")), trials=trials)
+    at = context(FakeSlurm(), FakeMemory(blocked=(blocked,), past_failures=("KeyError 'lr'", "x")), trials=trials)
     for word in ("--dependency=afterok:7", "--hold", "--begin=now+60"):
         assert prepare(request(word), at).forced == ()
 
 
 def test_only_jobs_that_wait_for_the_same_share_a_pre_run_and_a_singleton_has_none() -> None:
-    at = desk(FakeSlurm(), FakeMemory())
+    at = context(FakeSlurm(), FakeMemory())
     words = ((), ("--dependency=afterok:7",), ("--dependency=afterok:8",), ("--hold",), ("--begin=now+60",))
     groups = [prepare(request(*one), at).group for one in words]
     assert len(set(groups)) == len(words)
@@ -655,7 +655,7 @@ def test_only_jobs_that_wait_for_the_same_share_a_pre_run_and_a_singleton_has_no
 def test_the_sites_profile_is_found_by_its_owner_alone() -> None:
     request_ = request("--resource-profile=vit")
     site = ResourceProfile(key=published_key_of(profile_key_of(1001, "vit")), cpus_per_gpu=2.0, runs=3)
-    desk_ = desk(FakeSlurm(), FakeMemory(), published=Published(profiles=(site,)))
+    desk_ = context(FakeSlurm(), FakeMemory(), published=Published(profiles=(site,)))
     assert prepare(request_, desk_).profile == replace(site, key="vit")
     assert prepare(request_, replace(desk_, uid=1002)).profile is None
 
@@ -692,7 +692,7 @@ FAILED = Verdict(
 def test_a_failed_pre_run_leaves_its_reason_and_cancels() -> None:
     slurm = FakeSlurm(jobs_by_address={"101": pending("mine")})
     memory = FakeMemory()
-    at = desk(slurm, memory)
+    at = context(slurm, memory)
     record = apply_verdict(waiting(at), FAILED, at)
     assert [(a.verb, a.key, a.value) for a in slurm.applied] == [
         (Verb.UPDATE_JOB, "Comment", "mine | slurmwrap: pre-run failed: train.py:9: KeyError"),
@@ -705,7 +705,7 @@ def test_a_failed_pre_run_leaves_its_reason_and_cancels() -> None:
 
 def test_a_job_that_started_meanwhile_is_not_cancelled() -> None:
     slurm = FakeSlurm(jobs_by_address={"101": replace(pending(), state="RUNNING")})
-    at = desk(slurm, FakeMemory())
+    at = context(slurm, FakeMemory())
     apply_verdict(waiting(at), FAILED, at)
     assert slurm.applied == []
 
@@ -713,7 +713,7 @@ def test_a_job_that_started_meanwhile_is_not_cancelled() -> None:
 @pytest.mark.parametrize("outcome", [Outcome.PASS, Outcome.INCONCLUSIVE])
 def test_a_job_whose_pre_run_found_nothing_is_let_go_last(outcome: Outcome) -> None:
     slurm = FakeSlurm(jobs_by_address={"101": pending()})
-    at = desk(slurm, FakeMemory())
+    at = context(slurm, FakeMemory())
     record = apply_verdict(waiting(at), replace(PASSED, outcome=outcome), at)
     assert (slurm.applied[-1].key, slurm.applied[-1].value, record.released) == ("StartTime", "now", True)
 
@@ -732,7 +732,7 @@ def test_a_job_whose_pre_run_found_nothing_is_let_go_last(outcome: Outcome) -> N
 )
 def test_a_start_that_its_user_moved_meanwhile_is_his(begins_at: int | None, let_go: bool) -> None:
     slurm = FakeSlurm(jobs_by_address={"101": replace(pending(), eligible_time=begins_at)})
-    at = desk(slurm, FakeMemory())
+    at = context(slurm, FakeMemory())
     record = apply_verdict(replace(waiting(at), given=list_expected_start_times(None, 600, NOW)), PASSED, at)
     assert ([a.key for a in slurm.applied][-1:] == ["StartTime"], record.released) == (let_go, let_go)
 
@@ -748,7 +748,7 @@ def test_a_refused_update_is_recorded_and_the_job_still_let_go() -> None:
     slurm = FakeSlurm(
         jobs_by_address={"101": pending()}, refuse_keys=frozenset({"MinMemoryNode", "NumCPUs", "Switches"})
     )
-    at = desk(slurm, FakeMemory())
+    at = context(slurm, FakeMemory())
     record = apply_verdict(waiting(at), replace(PASSED, measurement=measured), at)
     assert slurm.applied[-1].key == "StartTime"
     assert record.released
@@ -756,7 +756,7 @@ def test_a_refused_update_is_recorded_and_the_job_still_let_go() -> None:
 
 def test_a_pre_run_that_speaks_for_no_job_touches_nothing() -> None:
     slurm = FakeSlurm()
-    at = desk(slurm, FakeMemory())
+    at = context(slurm, FakeMemory())
     record = apply_verdict(waiting(at, job_id=None), FAILED, at)
     assert (slurm.applied, record.job_id, record.released) == ([], None, False)
 
@@ -769,7 +769,7 @@ LOOSENING = {
 
 def concluded(record: JobRecord, memory: FakeMemory | None = None, **changes: object) -> list[tuple[str, str]]:
     slurm = FakeSlurm(jobs_by_address={"101": record})
-    at = replace(desk(slurm, memory or FakeMemory()), **LOOSENING)  # type: ignore[arg-type]
+    at = replace(context(slurm, memory or FakeMemory()), **LOOSENING)  # type: ignore[arg-type]
     apply_verdict(replace(waiting(at), **changes), PASSED, at)  # type: ignore[arg-type]
     return [(a.key, a.value) for a in slurm.applied]
 
@@ -798,7 +798,7 @@ def test_nodes_are_not_picked_from_what_was_read_for_an_earlier_call(kept: bool,
         def snapshot(self) -> Snapshot:
             return replace(super().snapshot(), kept=kept)
 
-    at = replace(desk(Slurm(), FakeMemory()), **LOOSENING)  # type: ignore[arg-type]
+    at = replace(context(Slurm(), FakeMemory()), **LOOSENING)  # type: ignore[arg-type]
     plan = prepare(request("--prerun=off"), at).plan
     assert next((line.value for line in plan.lines if line.option == "nodelist"), None) == picked
 
@@ -827,7 +827,7 @@ def test_what_is_left_of_a_quota_is_asked_anew_before_a_job_is_raised(kept, prof
         return quotas(48)
 
     hungry = {"hungry": ResourceProfile(key="hungry", cpus_per_gpu=4.0, runs=5)} if profiled else {}
-    at = desk(Slurm(), FakeMemory(profiles=hungry), quotas=now)
+    at = context(Slurm(), FakeMemory(profiles=hungry), quotas=now)
     plan = prepare(request("--prerun=off", "--resource-profile=hungry"), at).plan  # 16 tasks with 2 CPUs each
     cpus = next((line.value for line in plan.lines if line.option == "cpus-per-task"), None)
     assert (len(asked), cpus) == (questions, given)
@@ -838,7 +838,8 @@ def test_word_of_a_reconciler_that_no_longer_runs_is_not_believed() -> None:
     for age, believed in ((599.0, PlanningFacts(loads={"n1": load}, relaxing=True)), (600.0, PlanningFacts())):
         told = Published(at=NOW - age, loads=(load,), relaxing=True)
         assert (
-            read_planning_facts(replace(desk(FakeSlurm(), FakeMemory()), published=told), starts_now=False) == believed
+            read_planning_facts(replace(context(FakeSlurm(), FakeMemory()), published=told), starts_now=False)
+            == believed
         )
 
 
@@ -853,7 +854,7 @@ class PatientClock(FakeClock):
 @pytest.mark.parametrize(("verdict", "last"), [(PASSED, Verb.UPDATE_JOB), (FAILED, Verb.CANCEL)])
 def test_a_controller_that_is_away_for_a_while_is_waited_for(verdict: Verdict, last: Verb) -> None:
     slurm, clock = FakeSlurm(jobs_by_address={"101": pending()}), PatientClock()
-    at = replace(desk(slurm, FakeMemory()), clock=clock)
+    at = replace(context(slurm, FakeMemory()), clock=clock)
     named = waiting(at)
     slurm.away = 3
     apply_verdict(named, verdict, at)
@@ -866,7 +867,7 @@ def test_a_job_that_squeue_misses_for_once_is_let_go_or_cancelled_all_the_same(
     verdict: Verdict, last: tuple[str, str], missed: int
 ) -> None:
     slurm, clock = FakeSlurm(jobs_by_address={"101": pending()}), PatientClock()
-    at = replace(desk(slurm, FakeMemory()), clock=clock)
+    at = replace(context(slurm, FakeMemory()), clock=clock)
     named = waiting(at)
     slurm.missed = missed
     record = apply_verdict(named, verdict, at)
@@ -877,14 +878,14 @@ def test_a_job_that_squeue_misses_for_once_is_let_go_or_cancelled_all_the_same(
 @pytest.mark.parametrize("verdict", [PASSED, FAILED])
 def test_a_job_that_is_gone_is_asked_for_three_times_and_left_alone(verdict: Verdict) -> None:
     slurm, clock = FakeSlurm(), PatientClock()
-    at = replace(desk(slurm, FakeMemory()), clock=clock)
+    at = replace(context(slurm, FakeMemory()), clock=clock)
     record = apply_verdict(waiting(at), verdict, at)
     assert (slurm.applied, record.changes, record.released, clock.slept) == ([], (), False, [2.0, 2.0])
 
 
 def test_a_failed_pre_run_never_lets_the_job_go_because_the_controller_is_away() -> None:
     slurm = FakeSlurm(jobs_by_address={"101": pending()})
-    at = replace(desk(slurm, FakeMemory()), clock=PatientClock())
+    at = replace(context(slurm, FakeMemory()), clock=PatientClock())
     named = waiting(at)
     slurm.away = 1000
     record = apply_verdict(named, FAILED, at)
@@ -897,7 +898,7 @@ def test_a_failed_pre_run_never_lets_the_job_go_because_the_controller_is_away()
 @pytest.mark.parametrize("state", ["CANCELLED", "RUNNING", "COMPLETED"])
 def test_a_job_that_waits_no_longer_is_left_alone(state: str) -> None:
     slurm = FakeSlurm(jobs_by_address={"101": replace(pending(), state=state)})
-    at = desk(slurm, FakeMemory())
+    at = context(slurm, FakeMemory())
     assert not apply_verdict(waiting(at), PASSED, at).released
     assert slurm.applied == []
 
@@ -908,7 +909,7 @@ def test_a_job_that_waits_no_longer_is_left_alone(state: str) -> None:
 def warned(one: OpenIncident, *words: str, at: float = NOW, inputs: tuple[str, ...] = ()) -> list[str]:
     """What is said of one open incident when /home/alice/train.sbatch is submitted."""
     told = Published(at=at, incidents=(one,))
-    where = desk(FakeSlurm(), FakeMemory(), trials={"named_files": lambda request: inputs}, published=told)
+    where = context(FakeSlurm(), FakeMemory(), trials={"named_files": lambda request: inputs}, published=told)
     return [finding.message for finding in prepare(request(*words), where).warnings]
 
 
@@ -922,7 +923,7 @@ def test_an_open_incident_that_may_hit_the_job_is_one_warning_and_it_is_submitte
         f"storage_io on /home since {since} (7 jobs of 3 users): the job may fail the same way; it is submitted anyway"
     ]
     slurm = FakeSlurm()
-    at = desk(slurm, FakeMemory(), published=Published(at=NOW, incidents=(open_one("cluster"),)))
+    at = context(slurm, FakeMemory(), published=Published(at=NOW, incidents=(open_one("cluster"),)))
     assert send(prepare(request("--prerun=off"), at), at, trial).result.job_id == 101
 
 
@@ -991,7 +992,7 @@ class NoHome(FakeMemory):
 )
 def test_what_hinders_the_count_is_said_and_costs_no_job(option: str, memory: FakeMemory, why: str) -> None:
     slurm, said = FakeSlurm(), []
-    at = replace(desk(slurm, memory), say=said.append)
+    at = replace(context(slurm, memory), say=said.append)
     sent = send(prepare(request("--count-steps", "--prerun=off", option), at), at, trial)
     assert sent.result.job_id is not None
     assert next(line for line in said if "not counted" in line).startswith(f"its steps are not counted: {why}")
@@ -1016,7 +1017,7 @@ SUBMITTED = JobIdentity(name="train.sbatch", prerun="train.sbatch.prerun", work_
 @pytest.mark.parametrize("verdict", [PASSED, FAILED])
 def test_a_job_that_has_the_id_since_is_left_alone(seen: dict[str, Any], other: bool, verdict: Verdict) -> None:
     slurm, said = FakeSlurm(jobs_by_address={"101": replace(pending(), **seen)}), []
-    at = replace(desk(slurm, FakeMemory()), say=said.append)
+    at = replace(context(slurm, FakeMemory()), say=said.append)
     record = apply_verdict(replace(waiting(at), job=SUBMITTED), verdict, at)
     left_alone = ["job 101 is left alone: Slurm gave the id to another job since"]
     assert (bool(slurm.applied), record.changes == (), left_alone == said) == (not other, other, other)
@@ -1031,7 +1032,7 @@ def array_task(job_id: int, task: int | None, state: str) -> JobRecord:
 )
 def test_an_array_of_which_a_task_has_begun_is_left_alone(other: str, cancelled: bool) -> None:
     slurm = FakeSlurm(jobs_by_address={"101": array_task(101, None, "PENDING"), "103": array_task(103, 1, other)})
-    at = desk(slurm, FakeMemory())
+    at = context(slurm, FakeMemory())
     apply_verdict(waiting(at), FAILED, at)
     assert [a.verb for a in slurm.applied] == ([Verb.UPDATE_JOB, Verb.CANCEL] if cancelled else [])
 
@@ -1040,7 +1041,7 @@ def test_an_array_of_which_a_task_has_begun_is_left_alone(other: str, cancelled:
 def test_the_rest_of_an_array_of_which_the_user_let_one_task_go_follows(begins_at: int, let_go: bool) -> None:
     rest = replace(array_task(101, None, "PENDING"), array_tasks="0,2-5", eligible_time=begins_at)
     slurm = FakeSlurm(jobs_by_address={"101": rest, "103": array_task(103, 1, "RUNNING")})
-    at = desk(slurm, FakeMemory())
+    at = context(slurm, FakeMemory())
     record = apply_verdict(replace(waiting(at), given=list_expected_start_times(None, 600, NOW)), PASSED, at)
     applied = [(a.target, a.key, a.value) for a in slurm.applied]
     assert (applied, record.released) == ([("101_[0,2-5]", "StartTime", "now")] if let_go else [], let_go)
@@ -1048,7 +1049,7 @@ def test_the_rest_of_an_array_of_which_the_user_let_one_task_go_follows(begins_a
 
 def test_a_borrowed_verdict_lets_a_job_go_and_teaches_nothing_about_its_arguments() -> None:
     slurm, memory = FakeSlurm(jobs_by_address={"101": pending()}), FakeMemory()
-    at = desk(slurm, memory)
+    at = context(slurm, memory)
     measured = replace(PASSED, measurement=Measurement(seconds=9.0))
     record = apply_verdict(replace(waiting(at), borrowed=True), measured, at)
     assert (record.fingerprint, record.verdict.measurement, record.released) == ("", None, True)
@@ -1068,12 +1069,12 @@ class Sweep:
     said: list[str] = field(default_factory=list)
     cluster: str = "lab"
 
-    def desk(self) -> SubmitContext:
-        return replace(desk(self.slurm, FakeMemory()), flights=PrerunRegistry(self.state), say=self.said.append)
+    def context(self) -> SubmitContext:
+        return replace(context(self.slurm, FakeMemory()), flights=PrerunRegistry(self.state), say=self.said.append)
 
     def submit(self, value: str, *words: str) -> SubmitResult:
         asked = replace(request(*words), args=(value,))
-        return send(prepare(asked, self.desk()), self.desk(), self.trial)
+        return send(prepare(asked, self.context()), self.context(), self.trial)
 
     def trial(self, prepared: object, job_id: int | None, release_at: str) -> TrialJob:
         directory = self.state / "prerun" / str(job_id)
@@ -1138,9 +1139,9 @@ def test_jobs_of_a_gate_whose_pre_run_is_gone_are_let_go_once(tmp_path: Path) ->
     sweep.knows(j101="PENDING", j102="PENDING")
     sweep.submit("2", "--prerun=gate")
     sweep.knows(j103="PENDING")
-    assert look_after(PrerunRegistry(tmp_path), sweep.desk()) == ()
+    assert look_after(PrerunRegistry(tmp_path), sweep.context()) == ()
     sweep.knows(j102="CANCELLED")
-    assert [look_after(PrerunRegistry(tmp_path), sweep.desk()) for _ in range(2)] == [(101, 103), ()]
+    assert [look_after(PrerunRegistry(tmp_path), sweep.context()) for _ in range(2)] == [(101, 103), ()]
     unbound = f"now+{365 * 86400}"
     assert sweep.let_go() == [("101", unbound), ("103", unbound), ("101", "now"), ("103", "now")]
 
@@ -1156,7 +1157,7 @@ def test_of_a_dead_pre_run_another_job_that_has_an_id_since_is_left_alone(tmp_pa
         path.write_text(json.dumps({**json.loads(path.read_bytes()), "job": asdict(SUBMITTED)}))
     sweep.knows(j103="PENDING", j102="CANCELLED")
     sweep.slurm.jobs_by_address["101"] = replace(pending(), submit_time=int(NOW) + 3600)
-    assert look_after(PrerunRegistry(tmp_path), sweep.desk()) == (103,)
+    assert look_after(PrerunRegistry(tmp_path), sweep.context()) == (103,)
     assert sweep.let_go() == [("103", "now")]
     assert sweep.said[-2:] == [
         "job 101 is left alone: Slurm gave the id to another job since",
@@ -1180,7 +1181,7 @@ def test_a_job_that_has_a_pre_runs_id_since_is_no_pre_run(tmp_path: Path, seen: 
     path.write_text(json.dumps({**json.loads(path.read_bytes()), "job": asdict(SUBMITTED)}))
     sweep.knows(j101="PENDING")
     sweep.slurm.jobs_by_address["102"] = replace(pending(), job_id=102, **seen)
-    assert look_after(PrerunRegistry(tmp_path), sweep.desk()) == ((101,) if gone else ())
+    assert look_after(PrerunRegistry(tmp_path), sweep.context()) == ((101,) if gone else ())
     assert sweep.submit("2").attached_to == (None if gone else 102)
 
 
@@ -1195,14 +1196,14 @@ def test_of_a_dead_pre_run_only_those_are_let_go_whose_start_is_still_ours(tmp_p
         kept = tmp_path / "prerun" / name / "waiting.json"
         kept.write_text(json.dumps({"release_at": "now", "given": list_expected_start_times(None, 600, NOW)}))
         sweep.slurm.jobs_by_address[name] = replace(sweep.slurm.jobs_by_address[name], eligible_time=int(at))
-    assert look_after(PrerunRegistry(tmp_path), sweep.desk()) == (103,)
+    assert look_after(PrerunRegistry(tmp_path), sweep.context()) == (103,)
 
 
 def test_a_pre_run_of_another_cluster_with_the_same_home_is_not_looked_after(tmp_path: Path) -> None:
     elsewhere = Sweep(tmp_path, cluster="big")
     elsewhere.submit("1", "--prerun=gate")
     elsewhere.knows(j101="PENDING")
-    assert look_after(PrerunRegistry(tmp_path), elsewhere.desk()) == ()
+    assert look_after(PrerunRegistry(tmp_path), elsewhere.context()) == ()
 
 
 def test_a_pre_run_that_left_its_verdict_is_not_looked_after(tmp_path: Path) -> None:
@@ -1210,14 +1211,14 @@ def test_a_pre_run_that_left_its_verdict_is_not_looked_after(tmp_path: Path) -> 
     sweep.submit("1")
     (tmp_path / "prerun" / "101" / "verdict.json").write_text("{}")
     sweep.knows(j101="PENDING", j102="COMPLETED")
-    assert look_after(PrerunRegistry(tmp_path), sweep.desk()) == ()
+    assert look_after(PrerunRegistry(tmp_path), sweep.context()) == ()
 
 
 # --- which pre-run ---------------------------------------------------------------------------------------------------
 
 
 def test_auto_on_the_command_line_overrides_a_configured_off() -> None:
-    off = replace(desk(FakeSlurm(), FakeMemory()), config=Config(prerun=Prerun(mode="off")))
+    off = replace(context(FakeSlurm(), FakeMemory()), config=Config(prerun=Prerun(mode="off")))
     assert prepare(request(), off).prerun == "off"
     assert prepare(request("--prerun=auto"), off).prerun == "auto"
 
@@ -1232,12 +1233,12 @@ def test_profile_always_pre_runs_and_takes_its_minutes() -> None:
 def test_the_sites_minutes_are_for_jobs_without_a_curve(known: bool, seconds: float) -> None:
     curve = (CurvePoint(cpus=4, steps_per_s=1.0),) if known else ()
     memory = FakeMemory(profiles={"mine": ResourceProfile(key="mine", cpu_curve=curve)})
-    at = replace(desk(FakeSlurm(), memory), config=Config(prerun=Prerun(profile_s=120)))
+    at = replace(context(FakeSlurm(), memory), config=Config(prerun=Prerun(profile_s=120)))
     assert prepare(request("--resource-profile=mine"), at).profile_s == seconds
 
 
 def test_of_a_pre_run_alone_nothing_is_refused_that_it_can_find_out() -> None:
-    at = desk(FakeSlurm(), FakeMemory(past_failures=(failed(9), failed(7))))
+    at = context(FakeSlurm(), FakeMemory(past_failures=(failed(9), failed(7))))
     prepared = prepare(request("--prerun=only"), at)
     assert [warning.severity for warning in prepared.warnings] == [Severity.WARNING]
 
@@ -1245,7 +1246,7 @@ def test_of_a_pre_run_alone_nothing_is_refused_that_it_can_find_out() -> None:
 def test_an_error_of_the_static_stage_is_a_verdict_with_its_findings() -> None:
     error = Finding(severity=Severity.ERROR, message="bad", file="train.py", line=3, category="syntax_error")
     hint = Finding(severity=Severity.WARNING, message="hm")
-    at = desk(FakeSlurm(), FakeMemory(), trials={"check": lambda request: (hint, error)})
+    at = context(FakeSlurm(), FakeMemory(), trials={"check": lambda request: (hint, error)})
     with pytest.raises(StaticFailed) as caught:
         prepare(request("--prerun=only"), at)
     assert caught.value.verdict == Verdict(
@@ -1259,7 +1260,7 @@ def test_an_error_of_the_static_stage_is_a_verdict_with_its_findings() -> None:
 
 def test_a_heterogeneous_job_goes_as_it_was_asked_for_behind_its_gate() -> None:
     slurm = FakeSlurm()
-    at = desk(slurm, FakeMemory())
+    at = context(slurm, FakeMemory())
     words = ["-N1", "--gres=gpu:2", ":", "-N1", "--mem=10", "train.sbatch", "x"]
     asked = parse_request(words, environ={}, cwd="/home/alice", read_script=lambda path: SCRIPT, read_stdin=lambda: b"")
     send(prepare(asked, at), at, trial)
@@ -1278,7 +1279,7 @@ def ended_job(**changes: object) -> JobRecord:
 def chosen(
     *words: str, memory: FakeMemory | None = None, slurm: FakeSlurm | None = None, holder: str = ""
 ) -> tuple[str, str]:
-    at = desk(slurm or FakeSlurm(), memory or FakeMemory(), trials={"holder": lambda request: holder})
+    at = context(slurm or FakeSlurm(), memory or FakeMemory(), trials={"holder": lambda request: holder})
     prepared = prepare(request(*words), at)
     return prepared.prerun, prepared.prerun_reason
 

@@ -30,8 +30,8 @@ def home(open_dir: Path) -> Path:
     return path
 
 
-def texts(record: JobRun) -> list[tuple[str, str]]:
-    return [(tail.name, tail.text) for tail in UserLogs().tails(record)]
+def texts(run: JobRun) -> list[tuple[str, str]]:
+    return [(tail.name, tail.text) for tail in UserLogs().tails(run)]
 
 
 def after(path: Path, earlier: LogTail) -> LogTail:

@@ -36,7 +36,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 Entry = tuple[str, int, int, int, int, bytes]
 
 
-def lay_out(folder: Path, optimizer: str, modules: Mapping[str, str]) -> Path:
+def lay_out(directory: Path, optimizer: str, modules: Mapping[str, str]) -> Path:
     """A library with a stand-in for torch and `modules`, sources by path."""
     torch = {
         "torch/__init__.py": "",
@@ -44,9 +44,9 @@ def lay_out(folder: Path, optimizer: str, modules: Mapping[str, str]) -> Path:
         "torch/optim/optimizer.py": optimizer,
     }
     for name, source in {**torch, **modules}.items():
-        (folder / "lib" / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / "lib" / name).write_text(textwrap.dedent(source))
-    return folder / "lib"
+        (directory / "lib" / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / "lib" / name).write_text(textwrap.dedent(source))
+    return directory / "lib"
 
 
 @pytest.fixture
@@ -116,9 +116,9 @@ def parked(tmp_path: Path) -> Parked:
     return run
 
 
-def snapshot(folder: Path) -> list[Entry]:
+def snapshot(directory: Path) -> list[Entry]:
     found = []
-    for path in sorted(folder.rglob("*")):
+    for path in sorted(directory.rglob("*")):
         at = path.lstat()
         content = path.read_bytes() if path.is_file() and at.st_size < 1 << 20 else b""
         found.append((str(path), at.st_mtime_ns, at.st_mode, at.st_ino, at.st_size, content))

@@ -28,9 +28,9 @@ GENERATION = {
 }
 
 
-def marks(folder: Path) -> set[str]:
+def marks(directory: Path) -> set[str]:
     return {
-        name for name in ("torch", "optimizer", "generate") if step_detection.is_marked(str(folder / "steps"), name)
+        name for name in ("torch", "optimizer", "generate") if step_detection.is_marked(str(directory / "steps"), name)
     }
 
 

@@ -218,12 +218,12 @@ EXPECTED = {
 }
 
 
-def alone(folder: Path) -> dict[str, list[str]]:
-    (folder / "cases.py").write_text(CASES)
-    environ = {"PATH": os.environ["PATH"], "HOME": str(folder), "OMP_NUM_THREADS": "1"}
+def alone(directory: Path) -> dict[str, list[str]]:
+    (directory / "cases.py").write_text(CASES)
+    environ = {"PATH": os.environ["PATH"], "HOME": str(directory), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "cases.py", "plain"],
-        cwd=folder,
+        cwd=directory,
         env=environ,
         capture_output=True,
         text=True,

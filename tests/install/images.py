@@ -45,7 +45,7 @@ def make_image(root: Path) -> Path:
 
 def ground_of(root: Path) -> InstallContext:
     """As a command starts."""
-    return hooks_flow.ground(root, FILE)
+    return hooks_flow.context(root, FILE)
 
 
 def planned(root: Path, **asked: Any) -> tuple[InstallContext, InstallationPlan]:

@@ -21,10 +21,10 @@ WANTED = InstallTarget(
 CONFIGURED = {"metrics": {"textfile": "/var/lib/prometheus/slurmwrap.prom"}, "report": {"directory": "/srv/reports"}}
 
 
-def written(folder: Path) -> list[Path]:
+def written(directory: Path) -> list[Path]:
     for name, text in rendered(WANTED, CONFIGURED):
-        (folder / name).write_text(text)
-    return sorted(folder.iterdir())
+        (directory / name).write_text(text)
+    return sorted(directory.iterdir())
 
 
 def test_systemd_takes_the_units(tmp_path: Path) -> None:

@@ -21,12 +21,14 @@ POLICIES = ("graded", "tune", "proportional")
 FEW, MANY = settings(max_examples=12), settings(max_examples=30)  # a queue of a dozen jobs each
 
 
-def able(claim: JobDemand, servers: Sequence[Server]) -> list[Server]:
-    return [s for s in servers if s.gpus >= claim.gpus_per_node and (claim.servers is None or s.name in claim.servers)]
+def able(demand: JobDemand, servers: Sequence[Server]) -> list[Server]:
+    return [
+        s for s in servers if s.gpus >= demand.gpus_per_node and (demand.servers is None or s.name in demand.servers)
+    ]
 
 
-def as_asked(claim: JobDemand, grant: Allocation) -> bool:
-    return (grant.cpus, grant.mem_mib) == (claim.cpus, claim.mem_mib)
+def as_asked(demand: JobDemand, grant: Allocation) -> bool:
+    return (grant.cpus, grant.mem_mib) == (demand.cpus, demand.mem_mib)
 
 
 @MANY

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from slurmwrap.profiling.profile_key import compute_fingerprint, derive_key, derive_variant
+from slurmwrap.profiling.job_key import compute_fingerprint, derive_key, derive_variant
 from slurmwrap.sbatch.job_request import GsubOptions, JobRequest, Origin, ResourceShape, SbatchSetting, Script
 from slurmwrap.sbatch.option_table import REQUIRED
 

@@ -862,10 +862,10 @@ class AppendedLogs(FakeLogs):
         super().__init__()
         self.begins: list[object] = []
 
-    def tails(self, record: JobRun) -> tuple[LogTail, ...]:
-        self.begins.append(dict(record.output_begins))
+    def tails(self, run: JobRun) -> tuple[LogTail, ...]:
+        self.begins.append(dict(run.output_begins))
         size = 100 * len(self.begins)
-        return (LogTail(name=record.std_out, text=BUG, size=size, mark=f"m{size}"),)
+        return (LogTail(name=run.std_out, text=BUG, size=size, mark=f"m{size}"),)
 
 
 def test_without_hooks_each_run_is_judged_by_what_it_added_to_the_output(tmp_path: Path) -> None:
@@ -904,8 +904,8 @@ class WrittenLogs(FakeLogs):
         super().__init__()
         self.modified = modified
 
-    def tails(self, record: JobRun) -> tuple[LogTail, ...]:
-        return (LogTail(name=record.std_out, text=BUG, modified=self.modified),)
+    def tails(self, run: JobRun) -> tuple[LogTail, ...]:
+        return (LogTail(name=run.std_out, text=BUG, modified=self.modified),)
 
 
 @pytest.mark.parametrize(("after_s", "category"), [(0, "completed_with_error"), (600, "success")])
@@ -1296,8 +1296,8 @@ def test_in_user_mode_the_users_own_counter_tells_how_far_the_run_came(tmp_path:
     world = World(tmp_path, scope=Scope(user="alice", uid=1001, trusted=frozenset()))
     asked: list[tuple[int, str]] = []
 
-    def steps(record: JobRun, directory: str) -> dict[str, object]:
-        asked.append((record.attempt.job_id, directory))
+    def steps(run: JobRun, directory: str) -> dict[str, object]:
+        asked.append((run.attempt.job_id, directory))
         return {"count": 40, "per_s": 2.0, "last_at": START + 30.0}
 
     counted, plain = job(140, state="COMPLETED", exit_code=0, reason="None"), job(141)
@@ -1320,7 +1320,7 @@ def test_what_an_epilog_read_of_the_count_needs_no_second_look(world: World) -> 
     counted = replace(epilog, facts={**epilog.facts, "steps": {"count": 7, "per_s": 1.5}})
     world.hear(submitted(submission(142, profile_key="k", step_dir="/s")), prolog, counted, *rest)
 
-    def steps(record: JobRun, directory: str) -> dict[str, object]:
+    def steps(run: JobRun, directory: str) -> dict[str, object]:
         raise AssertionError("the Epilog has told it")
 
     reconcile_once(replace(world.edges(), steps=steps))

@@ -201,8 +201,8 @@ def test_a_job_that_its_pre_run_stopped_is_no_run_and_not_counted_as_cancelled()
 
 
 def test_an_incident_is_one_row_and_its_runs_are_in_no_other() -> None:
-    def of(record: JobRun, name: str) -> JobRun:
-        return replace(record, incident=name, user="ada", name="x")
+    def of(run: JobRun, name: str) -> JobRun:
+        return replace(run, incident=name, user="ada", name="x")
 
     runs = [of(failed(n, "storage_io", 3600), "i1" if n < 4 else "") for n in range(6)]
     older = of(failed(9, "storage_io", 3600), "gone")  # of an incident that is not on the page

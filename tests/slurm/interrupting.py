@@ -25,21 +25,21 @@ exit $code
 
 
 def interrupting(
-    folder: Path, program: str, nth: int, when: str, number: signal.Signals, verbs: Iterable[str] = ("*",)
+    directory: Path, program: str, nth: int, when: str, number: signal.Signals, verbs: Iterable[str] = ("*",)
 ) -> str:
     """A directory for the front of PATH. Its `program` is Slurm's, and the caller gets the signal "before" or "after"
-    its `nth` call that begins with one of `verbs`. `folder` is there and its name does not hold slurmwrap or gsub."""
+    its `nth` call that begins with one of `verbs`. `directory` exists; its name does not hold slurmwrap or gsub."""
     real = shutil.which(program)
     assert real, f"{program} is not installed"
     text = _SCRIPT.format(
-        real=real, folder=folder, nth=nth, when=when, signal=number.name.removeprefix("SIG"), verbs="|".join(verbs)
+        real=real, folder=directory, nth=nth, when=when, signal=number.name.removeprefix("SIG"), verbs="|".join(verbs)
     )
-    (folder / program).write_text(text)
-    (folder / program).chmod(0o755)
-    return str(folder)
+    (directory / program).write_text(text)
+    (directory / program).chmod(0o755)
+    return str(directory)
 
 
-def calls_of(folder: Path) -> list[str]:
+def calls_of(directory: Path) -> list[str]:
     """The arguments of each of these calls until now."""
-    path = folder / "calls"
+    path = directory / "calls"
     return path.read_text().splitlines() if path.exists() else []

@@ -36,10 +36,10 @@ class Kind:
     torch: bool = False
     config: Mapping[str, str] = field(default_factory=dict)
 
-    def write(self, folder: Path) -> None:
+    def write(self, directory: Path) -> None:
         """The user's directory; it is there."""
         for name, text in self.files.items():
-            path = folder / name
+            path = directory / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
 

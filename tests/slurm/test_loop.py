@@ -53,8 +53,8 @@ def told(lab: Lab, job: str, runs: int = 1) -> dict[str, Any]:
     return json.loads(lab.slurmwrap("why", job, "--json", user=ALICE).stdout)
 
 
-def categories(story: dict[str, Any]) -> list[str]:
-    return [attempt["diagnosis"]["category"] for attempt in story["attempts"]]
+def categories(timeline: dict[str, Any]) -> list[str]:
+    return [attempt["diagnosis"]["category"] for attempt in timeline["attempts"]]
 
 
 @pytest.fixture(scope="module")
@@ -96,9 +96,9 @@ def test_a_failing_gpu_sends_the_job_elsewhere_and_drains_the_node(lab_as_slurm:
         assert categories(told(lab, job)) == ["gpu_hardware"]
         assert f"{node} slurmwrap: gpu_hardware" in lab.run(["sinfo", "-h", "-R", "-o", "%N %E"]).stdout
         lab.wait_job(job, ("COMPLETED",))
-        story = told(lab, job, 2)
-        assert categories(story) == ["gpu_hardware", "success"]
-        assert story["attempts"][1]["nodes"] != [node]
+        timeline = told(lab, job, 2)
+        assert categories(timeline) == ["gpu_hardware", "success"]
+        assert timeline["attempts"][1]["nodes"] != [node]
     finally:
         lab.run(["scontrol", "update", f"NodeName={node}", "State=RESUME"])
 
@@ -107,11 +107,11 @@ def test_a_deterministic_failure_is_not_run_again_in_spite_of_consent(lab_as_slu
     lab = lab_as_slurm
     job, _ = gsub(lab, "crash", "python3 -c 'raise KeyError(1)'", "--prerun=off", "--retry")
     lab.wait_job(job, ("FAILED",))
-    story = told(lab, job)
-    assert [(a["diagnosis"]["category"], a["decision"]) for a in story["attempts"]] == [
+    timeline = told(lab, job)
+    assert [(a["diagnosis"]["category"], a["decision"]) for a in timeline["attempts"]] == [
         ("traceback_from_crash", "stop")
     ]
-    assert story["actions"] == []
+    assert timeline["actions"] == []
     again, said = gsub(lab, "crash", "python3 -c 'raise KeyError(1)'", "--prerun=off")
     assert again, said  # the site judged it; only his own reconcile would make gsub refuse the next one
     lab.run(["scancel", again])

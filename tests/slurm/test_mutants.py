@@ -43,9 +43,9 @@ def answers(lab: Lab, request: pytest.FixtureRequest) -> Iterator[dict[str, Answ
         i.callspec.params["mutant"] for i in here if "mutant" in getattr(getattr(i, "callspec", None), "params", {})
     ]
     chosen = [MUTANTS[name].training for name in dict.fromkeys(names)]
-    ground = open_ground(lab, ALICE, "auto", chosen)
-    yield ground.gsub_all(chosen, "--prerun=only", "--json")
-    ground.close()
+    context = open_ground(lab, ALICE, "auto", chosen)
+    yield context.gsub_all(chosen, "--prerun=only", "--json")
+    context.close()
 
 
 @pytest.mark.parametrize("mutant", _params())

@@ -67,19 +67,19 @@ class Seen:
 class Day:
     """All jobs of a session by (name, tool), and what slurmwrap said of those by gsub afterwards."""
 
-    ground: Ground
+    context: Ground
     seen: dict[tuple[str, str], Seen]
     verdicts: dict[int, str] = field(default_factory=dict)  # of the pre-run of each job
     pages: dict[str, str] = field(default_factory=dict)  # `why`, in one line: where it breaks lines is its own affair
 
     @property
     def env(self) -> dict[str, str]:
-        return {"HOME": str(self.ground.home), "TMPDIR": str(self.ground.tmp), **_GRACE}
+        return {"HOME": str(self.context.home), "TMPDIR": str(self.context.tmp), **_GRACE}
 
     def ask(self, *words: str) -> str:
         """What a command of slurmwrap tells the user."""
         argv = [sys.executable, "-m", "slurmwrap.cli.slurmwrap", *words]
-        return self.ground.lab.run(argv, user=ALICE, env=self.env).stdout
+        return self.context.lab.run(argv, user=ALICE, env=self.env).stdout
 
     def note_answers(self) -> None:
         """What the table names something of."""
@@ -96,10 +96,10 @@ def day(lab: Lab, request: pytest.FixtureRequest) -> Iterator[Day]:
     here = [item for item in request.session.items if item.path == request.path]
     chosen = {item.callspec.params["job"] for item in here if hasattr(item, "callspec")}
     lab.clear(ALICE)
-    ground = open_ground(lab, ALICE, "auto", [])
-    today = Day(ground=ground, seen={})
+    context = open_ground(lab, ALICE, "auto", [])
+    today = Day(context=context, seen={})
     for name, tool in sorted(chosen, key=_turn):
-        today.seen[name, tool] = Seen(kind=KINDS[name], tool=tool, folder=ground.home / name / tool)
+        today.seen[name, tool] = Seen(kind=KINDS[name], tool=tool, folder=context.home / name / tool)
         _lay_out(today.seen[name, tool])
     with ThreadPoolExecutor((os.cpu_count() or 2) + 1) as pool:
         calls = [pool.submit(_submit, today, one) for one in today.seen.values()]
@@ -112,7 +112,7 @@ def day(lab: Lab, request: pytest.FixtureRequest) -> Iterator[Day]:
         print(f"{one.kind.job:70} {one.tool:6} {one.ends:30} {one.after_s:5.0f} s")
     yield today
     lab.clear(ALICE)
-    ground.close()
+    context.close()
 
 
 def _turn(job: tuple[str, str]) -> tuple[bool, bool, int]:
@@ -137,7 +137,7 @@ def _submit(today: Day, seen: Seen) -> None:
         if seen.kind.inside:  # at a terminal of its own
             typed = ["script", "-qec", f"srun -n1 --mem=300 --pty {seen.tool} {words}", "/dev/null"]
         env = {**today.env, **seen.kind.config}
-        done = today.ground.lab.run(typed, user=ALICE, cwd=seen.folder, env=env, timeout=180)
+        done = today.context.lab.run(typed, user=ALICE, cwd=seen.folder, env=env, timeout=180)
         seen.stderr += done.stdout + done.stderr if seen.kind.inside else done.stderr
         if done.returncode:
             seen.ends, seen.over = "REFUSED", True
@@ -147,10 +147,10 @@ def _submit(today: Day, seen: Seen) -> None:
 
 def _still_open(today: Day) -> list[Seen]:
     """Those that have not ended at the last of these looks."""
-    tasks = _tasks(today.ground.lab)
+    tasks = _tasks(today.context.lab)
     for one in today.seen.values():
         if not one.over:
-            _look(today.ground.lab, one, [task for job in tuple(one.jobs) for task in tasks.get(job, [])])
+            _look(today.context.lab, one, [task for job in tuple(one.jobs) for task in tasks.get(job, [])])
     return [one for one in today.seen.values() if not one.over]
 
 
@@ -244,7 +244,7 @@ def test_a_job_by_sbatch_ends_as_the_table_says(day: Day, job: tuple[str, str]) 
 @pytest.mark.parametrize("job", _jobs("gsub", ("home_checkpoints",)))
 def test_a_pre_run_leaves_no_checkpoint_in_the_home(day: Day, job: tuple[str, str]) -> None:
     jobs = {number for (name, _), one in day.seen.items() if name == job[0] for number in one.jobs}
-    left = {int(re.findall(r"\d+", path.name)[0]) for path in day.ground.home.glob("new_user_*.pt")}
+    left = {int(re.findall(r"\d+", path.name)[0]) for path in day.context.home.glob("new_user_*.pt")}
     assert left == jobs
 
 

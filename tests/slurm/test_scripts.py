@@ -37,7 +37,7 @@ pytestmark = [
 class Seen:
     """What one round of pre-runs left."""
 
-    ground: Ground
+    context: Ground
     answers: dict[str, Answer]
     before: dict[str, tuple[object, ...]]
     after: dict[str, tuple[object, ...]]
@@ -72,21 +72,21 @@ def rounds(lab: Lab, request: pytest.FixtureRequest) -> Iterator[dict[str, Seen]
     seen = {overlay: _round(lab, overlay, list(dict.fromkeys(found))) for overlay, found in chosen.items()}
     yield seen
     for one in seen.values():
-        one.ground.close()
+        one.context.close()
 
 
 def _round(lab: Lab, overlay: str, trainings: list[Training]) -> Seen:
-    ground = open_ground(lab, ALICE, overlay, trainings)
-    other = OtherJob(ground, [ground.home / t.name for t in trainings])
+    context = open_ground(lab, ALICE, overlay, trainings)
+    other = OtherJob(context, [context.home / t.name for t in trainings])
     other.start()
-    before = snapshot(ground.home, overlay)
+    before = snapshot(context.home, overlay)
     # With the overlay as a submission that waits, without it as the verdict alone.
     words = ("--prerun=wait", "--hold") if overlay == "auto" else ("--prerun=only", "--json")
-    answers = ground.gsub_all(trainings, *words)
-    left = ground.left()
-    after = snapshot(ground.home, overlay)
+    answers = context.gsub_all(trainings, *words)
+    left = context.left()
+    after = snapshot(context.home, overlay)
     other.end()
-    return Seen(ground, answers, before, after, other, left)
+    return Seen(context, answers, before, after, other, left)
 
 
 @pytest.mark.parametrize("training", [*_params("auto"), *_params("off")])
@@ -100,7 +100,7 @@ def test_a_training_script_gets_its_verdict_and_its_directory_stays_as_it_was(
     assert answer.as_expected(expected) == expected, f"{answer.verdict}\n{answer.stdout}\n{answer.stderr}"
     assert [line for line in answer.warnings if "this line starts one process, and" not in line] == []
     assert changes(seen.before, seen.after, name, {WRITERS_FILE}) == []
-    lines, in_order = seen.other.written(seen.ground.home / name)
+    lines, in_order = seen.other.written(seen.context.home / name)
     assert lines > 2 and in_order
 
 

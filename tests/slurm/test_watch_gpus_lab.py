@@ -32,13 +32,13 @@ BUSY = "sm=91 used_mib=62464 process=7"
 class Drivers:
     """The nodes' NVML. `environ`: for a watch."""
 
-    def __init__(self, folder: Path, compiler: str) -> None:
-        self.answers = folder / "answers"
+    def __init__(self, directory: Path, compiler: str) -> None:
+        self.answers = directory / "answers"
         self.answers.mkdir(parents=True)
-        self.environ = {"LD_LIBRARY_PATH": str(folder)}
+        self.environ = {"LD_LIBRARY_PATH": str(directory)}
         define = f'-DANSWERS="{self.answers}"'
         flags = ["-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wl,-soname,libnvidia-ml.so.1", define]
-        subprocess.run([compiler, *flags, "-o", str(folder / "libnvidia-ml.so.1"), str(SOURCE)], check=True)
+        subprocess.run([compiler, *flags, "-o", str(directory / "libnvidia-ml.so.1"), str(SOURCE)], check=True)
 
     def say(self, node: str, answers: str) -> None:
         (self.answers / f".{node}").write_text(answers)

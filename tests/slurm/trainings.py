@@ -193,19 +193,20 @@ def _edit(path: Path, edit: Mapping[str, Any]) -> None:
         path.chmod(int(edit["mode"], 8))
 
 
-def _make_venv(folder: Path) -> None:
+def _make_venv(directory: Path) -> None:
     """As `python -m venv` leaves it, with the packages of this environment."""
-    (folder / "bin").mkdir(parents=True)
-    site = folder / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+    (directory / "bin").mkdir(parents=True)
+    site = directory / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
     site.mkdir(parents=True)
     (site / "here.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
     base = Path(sys.base_prefix) / "bin"
-    (folder / "pyvenv.cfg").write_text(f"home = {base}\ninclude-system-site-packages = false\n")
+    (directory / "pyvenv.cfg").write_text(f"home = {base}\ninclude-system-site-packages = false\n")
     for name in ("python", "python3"):
-        (folder / "bin" / name).symlink_to(base / f"python{sys.version_info[0]}.{sys.version_info[1]}")
-    (folder / "bin/activate").write_text(
+        (directory / "bin" / name).symlink_to(base / f"python{sys.version_info[0]}.{sys.version_info[1]}")
+    (directory / "bin/activate").write_text(
         "deactivate () {\n    PATH=$_OLD_VIRTUAL_PATH\n    export PATH\n    unset VIRTUAL_ENV\n}\n"
-        f"VIRTUAL_ENV={folder}\nexport VIRTUAL_ENV\n_OLD_VIRTUAL_PATH=$PATH\nPATH=$VIRTUAL_ENV/bin:$PATH\nexport PATH\n"
+        f"VIRTUAL_ENV={directory}\nexport VIRTUAL_ENV\n_OLD_VIRTUAL_PATH=$PATH\n"
+        "PATH=$VIRTUAL_ENV/bin:$PATH\nexport PATH\n"
     )
 
 
@@ -241,10 +242,10 @@ class Ground:
         verdict = _json(done.stdout) or self._verdict_of(folder)
         return Answer(exit_code=done.returncode, stdout=done.stdout, stderr=done.stderr, verdict=verdict)
 
-    def _verdict_of(self, folder: Path) -> dict[str, Any]:
+    def _verdict_of(self, directory: Path) -> dict[str, Any]:
         for spec in (self.home / ".local/state/slurmwrap/prerun").glob("*/spec.json"):
             with suppress(OSError):
-                if _json(spec.read_text()).get("chdir") == str(folder):
+                if _json(spec.read_text()).get("chdir") == str(directory):
                     return _json((spec.parent / "verdict.json").read_text())
         return {}
 
@@ -344,28 +345,28 @@ def changes(
 class OtherJob:
     """Another job of the same user that writes into every training's folder while they are pre-run."""
 
-    ground: Ground
+    context: Ground
     folders: Sequence[Path]
     job: str = ""
 
     def start(self) -> None:
         """Returns once its first lines are there."""
-        stop = self.ground.home / ".cache/stop"
+        stop = self.context.home / ".cache/stop"
         files = " ".join(str(f / WRITERS_FILE) for f in self.folders)
         script = (
             f"#!/bin/bash\n#SBATCH --output=/dev/null --mem=50\ni=0\nwhile [ ! -e {stop} ]; do\n"
             f"    for f in {files}; do echo $i >> $f; done\n    i=$((i + 1))\n    sleep 0.5\ndone\n"
         )
-        self.job = self.ground.lab.submit("-n1", user=self.ground.user, script=script)
+        self.job = self.context.lab.submit("-n1", user=self.context.user, script=script)
         last = self.folders[-1] / WRITERS_FILE
         assert wait_for(lambda: last.is_file() and last.stat().st_size > 0, bool, timeout=60)
 
     def end(self) -> None:
         """Lets it end by itself, so that its last line is whole."""
-        self.ground.lab.run(["touch", self.ground.home / ".cache/stop"], user=self.ground.user)
-        self.ground.lab.wait_job(self.job, {"COMPLETED"}, timeout=60)
+        self.context.lab.run(["touch", self.context.home / ".cache/stop"], user=self.context.user)
+        self.context.lab.wait_job(self.job, {"COMPLETED"}, timeout=60)
 
-    def written(self, folder: Path) -> tuple[int, bool]:
+    def written(self, directory: Path) -> tuple[int, bool]:
         """(lines, whether they are all there and in order)."""
-        lines = (folder / WRITERS_FILE).read_text().split()
+        lines = (directory / WRITERS_FILE).read_text().split()
         return len(lines), lines == [str(i) for i in range(len(lines))]

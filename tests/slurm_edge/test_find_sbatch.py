@@ -14,9 +14,9 @@ from slurmwrap.errors import SlurmwrapError
 from slurmwrap.slurm.find_sbatch import find_sbatch, make_wrapper_environment
 
 
-def _program(folder: Path, text: bytes) -> str:
-    folder.mkdir()
-    path = folder / "sbatch"
+def _program(directory: Path, text: bytes) -> str:
+    directory.mkdir()
+    path = directory / "sbatch"
     path.write_bytes(text)
     path.chmod(0o755)
     return str(path)

@@ -27,17 +27,17 @@ _RESTORE = "Restore a backup, or move the file away and a new one is begun: mv {
 NOBODY = "only root and SlurmUser can look: sudo slurmwrap doctor"
 
 
-def check_own_database(ground: CheckContext) -> CheckResult:
+def check_own_database(context: CheckContext) -> CheckResult:
     """The database that this user's commands read."""
-    path = ground.own_database
+    path = context.own_database
     if not path.exists():
         return CheckResult(name="database", state=OK, text=f"{path}: begins with the first reconcile")
     return _looked_into("database", path)
 
 
-def check_site_database(ground: CheckContext) -> CheckResult:
+def check_site_database(context: CheckContext) -> CheckResult:
     """The site's."""
-    path = ground.site_database
+    path = context.site_database
     if path is None:
         return CheckResult(name="site database", state=SKIP, text="site.state_dir is not configured")
     if not os.access(path.parent, os.R_OK | os.X_OK):
@@ -45,7 +45,7 @@ def check_site_database(ground: CheckContext) -> CheckResult:
     if not path.exists():
         hint = "It begins with the reconciler's first pass: `slurmwrap reconcile --once` as SlurmUser."
         return CheckResult(name="site database", state=WARN, text=f"{path}: there is none", hint=hint)
-    return _looked_into("site database", path, ground.config.retention.keep_d, ground.now)
+    return _looked_into("site database", path, context.config.retention.keep_d, context.now)
 
 
 def out_of_sight(path: Path) -> str:

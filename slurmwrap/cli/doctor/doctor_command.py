@@ -365,24 +365,24 @@ def _run_checks(looks: Sequence[CheckSpec], silent: bool) -> tuple[CheckResult, 
         where = make_check_context()
     except ConfigError as error:
         return (CheckResult(name="configuration", state=FAIL, text=str(error), hint=error.hint or _CONFIG),)
-    voice = Console.of_terminal("slurmwrap")
+    console = Console.of_terminal("slurmwrap")
     if not silent:
-        voice.redraw("asking slurmctld")
-    found = run_all_checks(where, looks, (lambda names: None) if silent else _make_progress(voice))
-    voice.progress_done()
+        console.redraw("asking slurmctld")
+    found = run_all_checks(where, looks, (lambda names: None) if silent else _make_progress(console))
+    console.progress_done()
     return found
 
 
 _CONFIG = "`slurmwrap config check FILE` tells everything that is wrong with a file. Nothing else was looked at."
 
 
-def _make_progress(voice: Console) -> Progress:
+def _make_progress(console: Console) -> Progress:
     begun = time.monotonic()
 
     def show(names: Sequence[str]) -> None:
         seconds = time.monotonic() - begun
         if seconds > _SOON_S:
-            voice.redraw(fit(f"{seconds:.0f} s: looking at {', '.join(names)}", columns()))
+            console.redraw(fit(f"{seconds:.0f} s: looking at {', '.join(names)}", columns()))
 
     return show
 

@@ -28,19 +28,19 @@ _LEAST_RUNS = 3
 _NEARLY_S = 600.0
 
 
-def check_hooks_on_nodes(ground: CheckContext) -> CheckResult:
+def check_hooks_on_nodes(context: CheckContext) -> CheckResult:
     """Nodes that ran jobs, and whose Epilog was not heard."""
-    path = _find_database(ground)
+    path = _find_database(context)
     if isinstance(path, _Skipped):
         return path.named("hooks on nodes")
-    if not ground.nodes:
+    if not context.nodes:
         return CheckResult(name="hooks on nodes", state=SKIP, text="Slurm does not answer")
-    since = ground.now - WINDOW_D * 86400
-    names = [node.name for node in ground.nodes if node.state != "DOWN" and "NOT_RESPONDING" not in node.flags]
+    since = context.now - WINDOW_D * 86400
+    names = [node.name for node in context.nodes if node.state != "DOWN" and "NOT_RESPONDING" not in node.flags]
     with Database.open(path, readonly=True) as store:
-        seen = store.hooks_seen(ground.setting("ClusterName"), since=since)
-    ran = set(_read_column(path, _RAN, {"since": since, "until": ground.now - _ON_ITS_WAY_S}))
-    directory = hooks_directory(ground)
+        seen = store.hooks_seen(context.setting("ClusterName"), since=since)
+    ran = set(_read_column(path, _RAN, {"since": since, "until": context.now - _ON_ITS_WAY_S}))
+    directory = hooks_directory(context)
     expected = read_checksum(directory) if directory else ""
     rows = [
         (one.node, _SAID[one.state]) for one in list_node_hooks(names, seen, expected) if _is_silent(one, ran, expected)
@@ -69,18 +69,18 @@ def _is_silent(one: NodeHooks, ran: set[str], expected: str) -> bool:
     return one.node in ran if one.state == SILENT else bool(expected) and one.state in (OTHER, UNSAID)
 
 
-def check_node_clocks(ground: CheckContext) -> CheckResult:
+def check_node_clocks(context: CheckContext) -> CheckResult:
     """A node's clock next to the controller's: a Prolog ends after its job began, and soon."""
-    path = _find_database(ground)
+    path = _find_database(context)
     if isinstance(path, _Skipped):
         return path.named("clocks of nodes")
-    rows = _read_rows(path, _DELAYS, {"since": ground.now - WINDOW_D * 86400, "jobs": _JOBS, "near": _NEARLY_S})
+    rows = _read_rows(path, _DELAYS, {"since": context.now - WINDOW_D * 86400, "jobs": _JOBS, "near": _NEARLY_S})
     odd = [(row[0], said) for row in rows if (said := _describe_skew(float(row[1]), int(row[2])))]
     if odd:
         hint = "`chronyc tracking` on these nodes: MUNGE refuses credentials of clocks that are 5 minutes apart."
         text = f"{len(odd)} of {len(rows)} nodes differ from slurmctld's clock"
         return CheckResult(
-            name="clocks of nodes", state=WARN, text=text, hint=hint, details=fold_nodes(_in_order(odd, ground))
+            name="clocks of nodes", state=WARN, text=text, hint=hint, details=fold_nodes(_in_order(odd, context))
         )
     return CheckResult(
         name="clocks of nodes", state=OK, text=f"{len(rows)} nodes have records, no clock differs from slurmctld's"
@@ -94,28 +94,28 @@ def _describe_skew(least: float, runs: int) -> str:
     return f"up to {least:.0f} s ahead" if least > _AHEAD_S and runs >= _LEAST_RUNS else ""
 
 
-def check_node_drivers(ground: CheckContext) -> CheckResult:
+def check_node_drivers(context: CheckContext) -> CheckResult:
     """What the newest Epilog with GPUs said of NVML on each node."""
-    path = _find_database(ground)
+    path = _find_database(context)
     if isinstance(path, _Skipped):
         return path.named("GPUs of nodes")
-    rows = _read_rows(path, _GPU_ERRORS, {"since": ground.now - WINDOW_D * 86400, "jobs": _JOBS})
+    rows = _read_rows(path, _GPU_ERRORS, {"since": context.now - WINDOW_D * 86400, "jobs": _JOBS})
     odd = [(str(node), str(error)) for node, error, _ in rows if error]
     if odd:
         hint = "`nvidia-smi` on the node, and `driver.stuck` in its /run/slurmwrap; `slurmwrap nodes` has its history."
         text = f"NVML did not report the state of GPUs on {len(odd)} of {len(rows)} nodes"
         return CheckResult(
-            name="GPUs of nodes", state=WARN, text=text, hint=hint, details=fold_nodes(_in_order(odd, ground))
+            name="GPUs of nodes", state=WARN, text=text, hint=hint, details=fold_nodes(_in_order(odd, context))
         )
     return CheckResult(name="GPUs of nodes", state=OK, text=f"{len(rows)} nodes reported the state of their GPUs")
 
 
-def check_rejected_records(ground: CheckContext) -> CheckResult:
+def check_rejected_records(context: CheckContext) -> CheckResult:
     """Records that were not believed, with the reasons."""
-    path = _find_database(ground)
+    path = _find_database(context)
     if isinstance(path, _Skipped):
         return path.named("rejected")
-    since = ground.now - WINDOW_D * 86400
+    since = context.now - WINDOW_D * 86400
     with Database.open(path, readonly=True) as store:
         rows = [row for row in store.count_rejected_entries() if row["last_at"] >= since]
     if not rows:
@@ -135,8 +135,8 @@ class _Skipped(str):
         return CheckResult(name=name, state=SKIP, text=str(self))
 
 
-def _find_database(ground: CheckContext) -> Path | _Skipped:
-    path = ground.site_database
+def _find_database(context: CheckContext) -> Path | _Skipped:
+    path = context.site_database
     if path is None:
         return _Skipped("site.state_dir is not configured")
     if not os.access(path, os.R_OK):
@@ -153,8 +153,8 @@ def _read_column(path: Path, sql: str, values: dict[str, Any]) -> list[str]:
     return [row[0] for row in _read_rows(path, sql, values)]
 
 
-def _in_order(rows: Iterable[tuple[str, str]], ground: CheckContext) -> list[tuple[str, str]]:
-    place = {node.name: at for at, node in enumerate(ground.nodes)}
+def _in_order(rows: Iterable[tuple[str, str]], context: CheckContext) -> list[tuple[str, str]]:
+    place = {node.name: at for at, node in enumerate(context.nodes)}
     return sorted(rows, key=lambda row: place.get(row[0], len(place)))
 
 

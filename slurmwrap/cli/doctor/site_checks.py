@@ -34,17 +34,17 @@ _MAIL_S = 5.0
 _PLAN = "`slurmwrap hooks plan` says which directories there must be, whose and with which modes."
 
 
-def check_spool(ground: CheckContext) -> CheckResult:
+def check_spool(context: CheckContext) -> CheckResult:
     """Directory, owner, mode, and whether what is sealed and written there comes back whole."""
-    name = ground.config.site.spool
+    name = context.config.site.spool
     if not name:
         return CheckResult(name="spool", state=SKIP, text="site.spool is not configured: nothing arrives from nodes")
     try:
         found = Path(name).stat()
     except OSError as error:
         return CheckResult(name="spool", state=FAIL, text=f"{name}: {error.strerror}", hint=_PLAN)
-    if wrong := _wrong_spool(found, ground):
-        owner = ground.slurm_user or "SlurmUser"
+    if wrong := _wrong_spool(found, context):
+        owner = context.slurm_user or "SlurmUser"
         return CheckResult(
             name="spool",
             state=FAIL,
@@ -52,18 +52,18 @@ def check_spool(ground: CheckContext) -> CheckResult:
             hint=f"Run: chown {owner} {name}; chmod {_MODE:04o} {name}",
         )
     try:
-        _write_probe(Path(name), ground.config.site.munge_socket)
+        _write_probe(Path(name), context.config.site.munge_socket)
     except (OSError, StoreError, BadCredential) as error:
         hint = getattr(error, "hint", "Is its file system full or mounted read-only? `df` and `mount` tell.")
         return CheckResult(name="spool", state=FAIL, text=f"{name}: {error}", hint=hint)
     return CheckResult(name="spool", state=OK, text=f"{name}: a signed record was written, read and removed")
 
 
-def _wrong_spool(found: os.stat_result, ground: CheckContext) -> str:
+def _wrong_spool(found: os.stat_result, context: CheckContext) -> str:
     mode = stat.S_IMODE(found.st_mode)
     if not stat.S_ISDIR(found.st_mode):
         return "it is no directory"
-    if found.st_uid not in _list_trusted_uids(ground):
+    if found.st_uid not in _list_trusted_uids(context):
         return f"it belongs to {_name_of(found.st_uid)}, who could remove everything in it"
     if mode & 0o1033 != 0o1033:
         return f"mode {mode:04o}, not {_MODE:04o}: {_describe_mode(mode)}"
@@ -76,9 +76,9 @@ def _describe_mode(mode: int) -> str:
     return "without the sticky bit everybody could remove what others sent"
 
 
-def _list_trusted_uids(ground: CheckContext) -> set[int]:
+def _list_trusted_uids(context: CheckContext) -> set[int]:
     try:
-        return {0, pwd.getpwnam(ground.slurm_user).pw_uid}
+        return {0, pwd.getpwnam(context.slurm_user).pw_uid}
     except KeyError:
         return {0}
 
@@ -107,13 +107,13 @@ def _write_probe(spool: Path, socket: str) -> None:
         aside.unlink()
 
 
-def check_waiting_records(ground: CheckContext) -> CheckResult:
+def check_waiting_records(context: CheckContext) -> CheckResult:
     """Whether the reconciler takes what arrives."""
-    name = ground.config.site.spool
+    name = context.config.site.spool
     if not name or not os.access(name, os.R_OK):
         why = "only its owner can list it" if name else "site.spool is not configured"
         return CheckResult(name="spool queue", state=SKIP, text=why)
-    ages = list(_list_ages(name, ground.now))
+    ages = list(_list_ages(name, context.now))
     old = [age for age in ages if age > _WAITING_S]
     figures = {"spool_waiting": len(ages), "spool_oldest_s": round(max(ages, default=0.0))}
     if old:
@@ -134,9 +134,9 @@ def _list_ages(name: str, now: float) -> Iterator[float]:
                     yield now - one.stat(follow_symlinks=False).st_mtime
 
 
-def check_published(ground: CheckContext) -> CheckResult:
+def check_published(context: CheckContext) -> CheckResult:
     """The directory that gsub and `why` read: everybody must be able to, and only SlurmUser to write."""
-    name = ground.config.site.published
+    name = context.config.site.published
     if not name:
         return CheckResult(
             name="published", state=SKIP, text="site.published is not configured: users see their own runs only"
@@ -145,9 +145,9 @@ def check_published(ground: CheckContext) -> CheckResult:
         found = Path(name).stat()
     except OSError as error:
         return CheckResult(name="published", state=FAIL, text=f"{name}: {error.strerror}", hint=_PLAN)
-    mode, owner = stat.S_IMODE(found.st_mode), ground.slurm_user or "SlurmUser"
+    mode, owner = stat.S_IMODE(found.st_mode), context.slurm_user or "SlurmUser"
     fix = f"Run: chown {owner} {name}; chmod 0755 {name}"
-    if found.st_uid not in _list_trusted_uids(ground) or mode & 0o022:
+    if found.st_uid not in _list_trusted_uids(context) or mode & 0o022:
         text = f"{name} can be written by others ({_name_of(found.st_uid)}, mode {mode:04o}): gsub does not trust it"
         return CheckResult(name="published", state=FAIL, text=text, hint=fix)
     if mode & 0o055 != 0o055:
@@ -157,16 +157,16 @@ def check_published(ground: CheckContext) -> CheckResult:
     return CheckResult(name="published", state=OK, text=name)
 
 
-def check_reconciler(ground: CheckContext) -> CheckResult:
+def check_reconciler(context: CheckContext) -> CheckResult:
     """When it last passed, by its heartbeat; where that cannot be read, when it published."""
-    config = ground.config.site
+    config = context.config.site
     if config.state_dir and (beat := last_beat(Path(config.state_dir))):
-        return _judge_heartbeat(ground.now - beat, "passed")
+        return _judge_heartbeat(context.now - beat, "passed")
     if not config.published:
-        return _by_its_lock(ground)
+        return _by_its_lock(context)
     path = Path(config.published) / FILE
     try:
-        return _judge_heartbeat(ground.now - path.stat().st_mtime, "published")
+        return _judge_heartbeat(context.now - path.stat().st_mtime, "published")
     except OSError as error:
         hint = "It publishes in its first pass: `systemctl start slurmwrap-reconcile`."
         return CheckResult(name="reconciler", state=FAIL, text=f"{path}: {error.strerror}", hint=hint)
@@ -182,8 +182,8 @@ def _judge_heartbeat(age: float, did: str) -> CheckResult:
     )
 
 
-def _by_its_lock(ground: CheckContext) -> CheckResult:
-    database = ground.site_database
+def _by_its_lock(context: CheckContext) -> CheckResult:
+    database = context.site_database
     if database is None or not database.parent.is_dir():
         return CheckResult(name="reconciler", state=SKIP, text="no site is configured on this host")
     lock = database.with_suffix(".lock")
@@ -203,32 +203,32 @@ def _read_locks() -> list[str]:
         return []
 
 
-def check_night_report(ground: CheckContext) -> CheckResult:
+def check_night_report(context: CheckContext) -> CheckResult:
     """When the last one was made whole."""
-    config = ground.config
+    config = context.config
     place = config.report.directory or (config.site.state_dir and f"{config.site.state_dir}/reports")
     if not place:
         return CheckResult(name="night report", state=SKIP, text="no site is configured")
     if not os.access(Path(place).parent, os.R_OK | os.X_OK):
         return CheckResult(name="night report", state=SKIP, text=out_of_sight(Path(place).parent))
-    age = ground.now - last_report(Path(place))
+    age = context.now - last_report(Path(place))
     if age < REPORT_S:
         return CheckResult(
             name="night report", state=OK, text=f"the last one was made {_format_age(age)} ago, in {place}"
         )
-    begun = _read_creation_time(ground)
-    if begun and ground.now - begun < REPORT_S:
+    begun = _read_creation_time(context)
+    if begun and context.now - begun < REPORT_S:
         return CheckResult(name="night report", state=OK, text="none yet: the site's records began today")
     hint = "`systemctl list-timers slurmwrap-report.timer`, then `journalctl -u slurmwrap-report`."
-    text = f"none was ever made in {place}" if age >= ground.now else f"the last one was made {_format_age(age)} ago"
+    text = f"none was ever made in {place}" if age >= context.now else f"the last one was made {_format_age(age)} ago"
     return CheckResult(name="night report", state=WARN, text=text, hint=hint)
 
 
-def _read_creation_time(ground: CheckContext) -> float:
+def _read_creation_time(context: CheckContext) -> float:
     """When the site's database was made; 0.0 where that cannot be read."""
     try:
         with (
-            translate_sqlite_errors(path := ground.site_database or Path()),
+            translate_sqlite_errors(path := context.site_database or Path()),
             closing(connect_readonly(path, busy_s=2.0)) as database,
         ):
             return float(database.execute("SELECT min(at) FROM migrations").fetchone()[0] or 0.0)
@@ -236,9 +236,9 @@ def _read_creation_time(ground: CheckContext) -> float:
         return 0.0
 
 
-def check_units(ground: CheckContext) -> CheckResult:
+def check_units(context: CheckContext) -> CheckResult:
     """systemd's record on the reconciler and the report's timer, on the host that has the site's state."""
-    state = ground.config.site.state_dir
+    state = context.config.site.state_dir
     if not state or not Path(state).is_dir():
         return CheckResult(name="units", state=SKIP, text="they belong on the controller")
     if not shutil.which("systemctl") or not Path("/run/systemd/system").is_dir():
@@ -258,21 +258,21 @@ def _ask_systemd(unit: str) -> str:
     return done.stdout.decode("utf-8", "replace").strip() or "systemd does not answer"
 
 
-def check_rules(ground: CheckContext) -> CheckResult:
+def check_rules(context: CheckContext) -> CheckResult:
     """Whether each rule that may act can act."""
-    acting = [rule for rule in RULES if ground.config.mode_of(rule) == "act"]
-    wrong = tuple(_list_helpless_rules(ground, acting))
+    acting = [rule for rule in RULES if context.config.mode_of(rule) == "act"]
+    wrong = tuple(_list_helpless_rules(context, acting))
     if wrong:
         return CheckResult(
             name="rules", state=WARN, text=f"{len(wrong)} problems keep rules from acting", details=wrong
         )
     text = f"act: {', '.join(acting)}" if acting else "none acts; all record and advise"
-    return CheckResult(name="rules", state=OK, text=text, details=_list_unasked_rules(ground, acting))
+    return CheckResult(name="rules", state=OK, text=text, details=_list_unasked_rules(context, acting))
 
 
-def _list_unasked_rules(ground: CheckContext, acting: list[str]) -> tuple[str, ...]:
+def _list_unasked_rules(context: CheckContext, acting: list[str]) -> tuple[str, ...]:
     """The gate has two switches: the rule permits, the hooks' own decides whether a Prolog asks at all."""
-    settings = (hooks_directory(ground) or Path("/nonexistent")) / "hooks.json"
+    settings = (hooks_directory(context) or Path("/nonexistent")) / "hooks.json"
     try:
         gate = json.loads(settings.read_text(encoding="utf-8")).get("gate")
     except (OSError, ValueError, AttributeError):
@@ -284,12 +284,12 @@ def _list_unasked_rules(ground: CheckContext, acting: list[str]) -> tuple[str, .
     )
 
 
-def _list_helpless_rules(ground: CheckContext, acting: list[str]) -> Iterator[str]:
-    config, theirs = ground.config, ground.setting("SlurmUser").partition("(")[0]
+def _list_helpless_rules(context: CheckContext, acting: list[str]) -> Iterator[str]:
+    config, theirs = context.config, context.setting("SlurmUser").partition("(")[0]
     ours = config.site.slurm_user
     if ours and theirs and ours not in (theirs, "root"):
         yield f"site.slurm_user is {ours}, and Slurm's SlurmUser is {theirs}: Slurm takes no orders from {ours}"
-    limited = {"limits", "qos", "safe", "all"} & set(ground.setting("AccountingStorageEnforce").split(","))
+    limited = {"limits", "qos", "safe", "all"} & set(context.setting("AccountingStorageEnforce").split(","))
     if limited and ours not in ("", "root") and {"resize", "tune"} & set(acting):
         yield (
             "resize and tune: limits are enforced, and only a reconciler that runs as root asks in the owner's name "
@@ -299,9 +299,9 @@ def _list_helpless_rules(ground: CheckContext, acting: list[str]) -> Iterator[st
         yield "gate: site.published is empty, so no node can read its permit"
 
 
-def check_log(ground: CheckContext) -> CheckResult:
+def check_log(context: CheckContext) -> CheckResult:
     """Whether a journald listens where the log is to go to it."""
-    wanted = ground.config.log.to
+    wanted = context.config.log.to
     if wanted == "stderr":
         return CheckResult(name="log", state=OK, text="to stderr")
     there = Journal().is_there()
@@ -314,9 +314,9 @@ def check_log(ground: CheckContext) -> CheckResult:
     return CheckResult(name="log", state=OK, text=text if wanted == "journal" or not there else f"{text}, as a service")
 
 
-def check_mail(ground: CheckContext) -> CheckResult:
+def check_mail(context: CheckContext) -> CheckResult:
     """Whether the server greets us. No mail is sent."""
-    server = ground.config.mail.server
+    server = context.config.mail.server
     if not server:
         return CheckResult(name="mail", state=SKIP, text="mail.server is not configured: none is sent")
     host, _, port = server.rpartition(":") if ":" in server else (server, "", "25")
@@ -343,9 +343,9 @@ _NAME = "metrics"
 _LATE = 5  # times metrics.every_s
 
 
-def check_textfile(ground: CheckContext) -> CheckResult:
+def check_textfile(context: CheckContext) -> CheckResult:
     """The file of [metrics] textfile: its library, its directory, its age."""
-    wanted = ground.config.metrics.textfile
+    wanted = context.config.metrics.textfile
     if not wanted:
         return CheckResult(name=_NAME, state=SKIP, text="metrics.textfile is not configured")
     if importlib.util.find_spec("prometheus_client") is None:
@@ -358,11 +358,11 @@ def check_textfile(ground: CheckContext) -> CheckResult:
         hint = f"Make it, for SlurmUser to write: install -d -o SLURMUSER {path.parent}"
         return CheckResult(name=_NAME, state=WARN, text=f"{path.parent} is not there", hint=hint)
     try:
-        age = ground.now - path.stat().st_mtime
+        age = context.now - path.stat().st_mtime
     except OSError as error:
         hint = "The reconciler says why in its log: journalctl -u slurmwrap-reconcile"
         return CheckResult(name=_NAME, state=WARN, text=f"{path}: {os.strerror(error.errno or 0)}", hint=hint)
-    if age > max(60.0, _LATE * ground.config.metrics.every_s):
+    if age > max(60.0, _LATE * context.config.metrics.every_s):
         hint = "Does the reconciler run, and from the configuration as it is now?"
         return CheckResult(name=_NAME, state=WARN, text=f"{path} was written {age:.0f} s ago", hint=hint)
     return CheckResult(name=_NAME, state=OK, text=f"{path}, {max(0.0, age):.0f} s old")

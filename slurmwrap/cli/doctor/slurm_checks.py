@@ -25,10 +25,10 @@ COMMANDS = ("sbatch", "scontrol", "squeue", "scancel", "sinfo")
 LEAST = (22, 5)
 
 
-def check_commands(ground: CheckContext) -> CheckResult:
+def check_commands(context: CheckContext) -> CheckResult:
     """The client commands, and their release."""
-    missing = [name for name in COMMANDS if not shutil.which(name, path=ground.environ.get("PATH"))]
-    told = ground.release
+    missing = [name for name in COMMANDS if not shutil.which(name, path=context.environ.get("PATH"))]
+    told = context.release
     if missing:
         hint = "Install Slurm's client commands, or load the site's slurm module."
         return CheckResult(name="commands", state=FAIL, text=f"not on PATH: {', '.join(missing)}", hint=hint)
@@ -39,67 +39,67 @@ def check_commands(ground: CheckContext) -> CheckResult:
     return CheckResult(name="commands", state=OK, text=f"Slurm {told}" if told else "found; of an unknown release")
 
 
-def check_sbatch(ground: CheckContext) -> CheckResult:
+def check_sbatch(context: CheckContext) -> CheckResult:
     """Slurm's own sbatch is found, and whether the one that users type is gsub."""
     try:
-        own = find_sbatch(ground.environ)
+        own = find_sbatch(context.environ)
     except SlurmwrapError as error:
         return CheckResult(
             name="sbatch", state=FAIL, text=str(error), hint=f"{error.hint[:1].upper()}{error.hint[1:]}."
         )
     if not os.access(own, os.X_OK):
         return CheckResult(name="sbatch", state=FAIL, text=f"{own} cannot be executed", hint="Correct GSUB_SBATCH.")
-    typed = shutil.which("sbatch", path=ground.environ.get("PATH"))
+    typed = shutil.which("sbatch", path=context.environ.get("PATH"))
     same = typed is None or Path(typed).resolve() == Path(own).resolve()
     return CheckResult(
         name="sbatch", state=OK, text=own if same else f"{own}; `sbatch` itself is {typed}: gsub in its place"
     )
 
 
-def check_slurm_conf(ground: CheckContext) -> CheckResult:
+def check_slurm_conf(context: CheckContext) -> CheckResult:
     """slurm.conf: the one that is named, or the one that is found."""
-    named = ground.environ.get("SLURM_CONF")
+    named = context.environ.get("SLURM_CONF")
     found = next((p for p in ([named] if named else CONF_PLACES) if os.access(p, os.R_OK)), None)
     if found:
         return CheckResult(name="slurm.conf", state=OK, text=f"{found}{' (SLURM_CONF)' if named else ''}")
     if named:
         hint = "Correct or unset SLURM_CONF."
         return CheckResult(name="slurm.conf", state=FAIL, text=f"SLURM_CONF={named} cannot be read", hint=hint)
-    if isinstance(ground.slurm, NoSlurmConf):
+    if isinstance(context.slurm, NoSlurmConf):
         hint = "Set SLURM_CONF to the cluster's slurm.conf."
         return CheckResult(name="slurm.conf", state=FAIL, text="there is none", hint=hint)
     return CheckResult(
-        name="slurm.conf", state=OK, text=ground.setting("SLURM_CONF") or "from the controller (configless)"
+        name="slurm.conf", state=OK, text=context.setting("SLURM_CONF") or "from the controller (configless)"
     )
 
 
-def check_controller(ground: CheckContext) -> CheckResult:
+def check_controller(context: CheckContext) -> CheckResult:
     """slurmctld answers, and its release goes with the commands'."""
-    if isinstance(ground.slurm, SlurmError):
-        hint = ground.slurm.hint or "Is slurmctld running? gsub hands every job to sbatch as it is meanwhile."
-        return CheckResult(name="controller", state=FAIL, text=str(ground.slurm), hint=hint)
-    theirs, ours = ground.setting("SLURM_VERSION"), ground.release
-    text = f"slurmctld {theirs} of cluster '{ground.setting('ClusterName')}' answers"
+    if isinstance(context.slurm, SlurmError):
+        hint = context.slurm.hint or "Is slurmctld running? gsub hands every job to sbatch as it is meanwhile."
+        return CheckResult(name="controller", state=FAIL, text=str(context.slurm), hint=hint)
+    theirs, ours = context.setting("SLURM_VERSION"), context.release
+    text = f"slurmctld {theirs} of cluster '{context.setting('ClusterName')}' answers"
     if ours and parse_release(ours) != parse_release(theirs):
         hint = "Slurm speaks with commands of up to two (from 24.11 on three) releases before its own."
         return CheckResult(name="controller", state=WARN, text=f"{text}; the commands are {ours}", hint=hint)
     return CheckResult(name="controller", state=OK, text=text)
 
 
-def check_adapter(ground: CheckContext) -> CheckResult:
+def check_adapter(context: CheckContext) -> CheckResult:
     """What the reconciler talks to Slurm by."""
-    if isinstance(ground.slurm, SlurmError):
+    if isinstance(context.slurm, SlurmError):
         return CheckResult(name="adapter", state=SKIP, text="Slurm does not answer")
-    choice = ground.choice
-    if choice.name == "commands" and ground.config.slurm.adapter == "pyslurm":
+    choice = context.choice
+    if choice.name == "commands" and context.config.slurm.adapter == "pyslurm":
         hint = "docs/pyslurm.md says which PySlurm goes with which Slurm. The commands do everything meanwhile."
         return CheckResult(name="adapter", state=WARN, text=f"commands, not PySlurm: {choice.reason}", hint=hint)
     return CheckResult(name="adapter", state=OK, text=f"{choice.name}: {choice.reason}")
 
 
-def check_pyslurm(ground: CheckContext) -> CheckResult:
+def check_pyslurm(context: CheckContext) -> CheckResult:
     """PySlurm's release next to Slurm's."""
-    ours, slurms = find_installed_version(), ground.release
+    ours, slurms = find_installed_version(), context.release
     if not ours:
         return CheckResult(name="PySlurm", state=SKIP, text="not installed, and not needed")
     if not slurms or parse_release(ours) != parse_release(slurms):
@@ -110,13 +110,13 @@ def check_pyslurm(ground: CheckContext) -> CheckResult:
     return CheckResult(name="PySlurm", state=OK, text=f"{ours} for Slurm {slurms}{tried}")
 
 
-def check_munge(ground: CheckContext) -> CheckResult:
+def check_munge(context: CheckContext) -> CheckResult:
     """munged seals and opens: what hooks and the site exchange."""
-    if ground.setting("AuthType") == "auth/slurm":
+    if context.setting("AuthType") == "auth/slurm":
         text = "auth/slurm: there need be no munged"
         hint = "Without it what hooks saw is vouched for by who owns the spool's directories (docs/hooks.md)."
         return CheckResult(name="munge", state=OK, text=text, hint=hint)
-    socket = ground.config.site.munge_socket or _parse_socket(ground.setting("AuthInfo"))
+    socket = context.config.site.munge_socket or _parse_socket(context.setting("AuthInfo"))
     try:
         opened = munge.decode(munge.encode(b"slurmwrap doctor", socket=socket), socket=socket)
     except (StoreError, BadCredential) as error:
@@ -134,32 +134,32 @@ def _parse_socket(auth_info: str) -> str:
     return next((value for key, _, value in pairs if key == "socket"), "")
 
 
-def check_accounting(ground: CheckContext) -> CheckResult:
+def check_accounting(context: CheckContext) -> CheckResult:
     """slurmdbd, which may be missing."""
-    if isinstance(ground.slurm, SlurmError):
+    if isinstance(context.slurm, SlurmError):
         return CheckResult(name="accounting", state=SKIP, text="Slurm does not answer")
-    if not Sacct.is_there(ground.slurm):
+    if not Sacct.is_there(context.slurm):
         hint = "slurmwrap's own records are enough. Jobs that it never saw are unknown once Slurm has removed them."
         return CheckResult(name="accounting", state=OK, text="no slurmdbd", hint=hint)
     try:
-        Sacct(ground.environ, timeout_s=ground.config.slurm_timeout_s).runs([1])
+        Sacct(context.environ, timeout_s=context.config.slurm_timeout_s).runs([1])
     except SlurmError as error:
         hint = "Is slurmdbd running? History, QOS and limits are missing until it answers."
         return CheckResult(name="accounting", state=FAIL, text=str(error), hint=hint)
-    enforced = ground.setting("AccountingStorageEnforce")
-    gpus = "gres/gpu" in ground.setting("AccountingStorageTRES")
+    enforced = context.setting("AccountingStorageEnforce")
+    gpus = "gres/gpu" in context.setting("AccountingStorageTRES")
     text = f"slurmdbd answers; enforced: {enforced or 'none'}; GPUs {'counted' if gpus else 'not counted'}"
     hint = "" if gpus else "AccountingStorageTRES=gres/gpu in slurm.conf: without it the accounting has no GPUs."
     return CheckResult(name="accounting", state=OK if gpus else WARN, text=text, hint=hint)
 
 
-def check_cgroups(ground: CheckContext) -> CheckResult:
+def check_cgroups(context: CheckContext) -> CheckResult:
     """Whether what jobs use can be measured, and limits hold."""
     mounted = "v2" if Path("/sys/fs/cgroup/cgroup.controllers").exists() else ""
     mounted = mounted or ("v1" if Path("/sys/fs/cgroup/memory").is_dir() else "")
-    plugins = ground.setting("ProctrackType"), ground.setting("TaskPlugin"), ground.setting("JobAcctGatherType")
+    plugins = context.setting("ProctrackType"), context.setting("TaskPlugin"), context.setting("JobAcctGatherType")
     used = [name for name in plugins if "cgroup" in name]
-    if isinstance(ground.slurm, Mapping) and not used:
+    if isinstance(context.slurm, Mapping) and not used:
         hint = "ProctrackType=proctrack/cgroup and TaskPlugin=task/cgroup: memory of jobs is measured by their cgroups."
         return CheckResult(name="cgroup", state=WARN, text="Slurm puts jobs into no cgroup", hint=hint)
     here = f"{mounted} on this host" if mounted else "none on this host"
@@ -175,29 +175,29 @@ _SKEW_S, _BAD_SKEW_S = 5.0, 60.0
 _AWAY = "Slurm does not answer"
 
 
-def check_hooks_in_slurm_conf(ground: CheckContext) -> CheckResult:
+def check_hooks_in_slurm_conf(context: CheckContext) -> CheckResult:
     """Whether slurm.conf names our hooks, and their files are whole on this host."""
-    if not isinstance(ground.slurm, Mapping):
+    if not isinstance(context.slurm, Mapping):
         return CheckResult(name="hooks", state=SKIP, text=_AWAY)
-    named = {key: ground.setting(key) for key in _HOOKS}
-    if not ground.config.site.spool and not any(_list_own_hooks(value) for value in named.values()):
+    named = {key: context.setting(key) for key in _HOOKS}
+    if not context.config.site.spool and not any(_list_own_hooks(value) for value in named.values()):
         return CheckResult(name="hooks", state=SKIP, text="site.spool is not configured: no hooks are expected")
     missing = [key for key, value in named.items() if not _is_there(value)]
     if missing:
         hint = "`slurmwrap hooks plan` shows the lines and files that are missing, `slurmwrap hooks install` adds them."
         text = f"slurm.conf does not name these hooks: {', '.join(missing)}"
         return CheckResult(name="hooks", state=FAIL, text=text, hint=hint)
-    return _check_settings(ground)
+    return _check_settings(context)
 
 
-def hooks_directory(ground: CheckContext) -> Path | None:
+def hooks_directory(context: CheckContext) -> Path | None:
     """Where our hooks lie on this host: slurm.conf may name the site's own next to ours. None: not here."""
-    return next((path.parent for path in _list_own_hooks(ground.setting("EpilogSlurmctld"))), None)
+    return next((path.parent for path in _list_own_hooks(context.setting("EpilogSlurmctld"))), None)
 
 
-def _check_settings(ground: CheckContext) -> CheckResult:
-    flags = ground.setting("PrologFlags").lower()
-    directory = hooks_directory(ground)
+def _check_settings(context: CheckContext) -> CheckResult:
+    flags = context.setting("PrologFlags").lower()
+    directory = hooks_directory(context)
     if "alloc" not in flags and "contain" not in flags:
         hint = "PrologFlags=Alloc in slurm.conf: without it the Prolog of nodes without a step runs never or late."
         return CheckResult(name="hooks", state=WARN, text=f"PrologFlags={flags or 'none'}", hint=hint)
@@ -235,47 +235,47 @@ def _starts_us(path: Path) -> bool:
         return False
 
 
-def check_prerun_partition(ground: CheckContext) -> CheckResult:
+def check_prerun_partition(context: CheckContext) -> CheckResult:
     """Where trials run: up, with GPUs, and time enough."""
-    if ground.config.prerun.mode == "off":
+    if context.config.prerun.mode == "off":
         return CheckResult(name="prerun partition", state=SKIP, text="prerun.mode is off")
-    if not isinstance(ground.snapshot, Snapshot):
+    if not isinstance(context.snapshot, Snapshot):
         return CheckResult(name="prerun partition", state=SKIP, text=_AWAY)
-    wanted = ground.config.prerun.partition
+    wanted = context.config.prerun.partition
     if not wanted:
         return CheckResult(name="prerun partition", state=OK, text="each job's own", hint=_OWN)
-    found = next((one for one in ground.snapshot.partitions if one.name == wanted), None)
+    found = next((one for one in context.snapshot.partitions if one.name == wanted), None)
     if found is None:
-        known = ", ".join(one.name for one in ground.snapshot.partitions[:8])
+        known = ", ".join(one.name for one in context.snapshot.partitions[:8])
         hint = f"Correct prerun.partition: Slurm shows {known}. (A hidden or forbidden one is not shown to you.)"
         return CheckResult(name="prerun partition", state=FAIL, text=f"Slurm has no partition '{wanted}'", hint=hint)
-    wrong = tuple(_find_partition_faults(found, ground))
+    wrong = tuple(_find_partition_faults(found, context))
     if wrong:
         text = f"trials cannot all run in '{wanted}'"
         hint = "Correct the partition in slurm.conf, or prerun.partition and prerun.time_limit_s here."
         return CheckResult(name="prerun partition", state=WARN, text=text, hint=hint, details=wrong)
     return CheckResult(
-        name="prerun partition", state=OK, text=f"{wanted}: up, {_count_gpus(ground.nodes, wanted)} GPUs"
+        name="prerun partition", state=OK, text=f"{wanted}: up, {_count_gpus(context.nodes, wanted)} GPUs"
     )
 
 
 _OWN = "A small partition of its own (prerun.partition) starts trials while the others are full."
 
 
-def _find_partition_faults(found: Partition, ground: CheckContext) -> Iterator[str]:
-    limit = ground.config.prerun.time_limit_s
+def _find_partition_faults(found: Partition, context: CheckContext) -> Iterator[str]:
+    limit = context.config.prerun.time_limit_s
     if found.state != "UP":
         yield f"it is {found.state}"
-    if not _count_gpus(ground.nodes, found.name):
+    if not _count_gpus(context.nodes, found.name):
         yield "none of its nodes that are up has a GPU"
     if found.max_time_s is not None and found.max_time_s < limit:
         yield f"MaxTime is {found.max_time_s:g} s, and a trial asks for {limit} s (prerun.time_limit_s)"
-    for key, value in _list_restrictions(found.name, ground):
+    for key, value in _list_restrictions(found.name, context):
         yield f"{key}={value}: trials of everybody else are refused there"
 
 
-def _list_restrictions(name: str, ground: CheckContext) -> Iterator[tuple[str, str]]:
-    done = run(["scontrol", "show", "partition", name, "-o"], timeout_s=5.0, environ=ground.environ)
+def _list_restrictions(name: str, context: CheckContext) -> Iterator[tuple[str, str]]:
+    done = run(["scontrol", "show", "partition", name, "-o"], timeout_s=5.0, environ=context.environ)
     for key in ("AllowAccounts", "AllowGroups", "AllowQos"):
         told = re.search(rf"\b{key}=(\S+)", done.stdout.decode("utf-8", "replace"))
         if told and told[1] not in ("ALL", "(null)"):
@@ -286,11 +286,11 @@ def _count_gpus(nodes: tuple[Node, ...], partition: str) -> int:
     return sum(node.gpus for node in nodes if partition in node.partitions and node.usable)
 
 
-def check_topology(ground: CheckContext) -> CheckResult:
+def check_topology(context: CheckContext) -> CheckResult:
     """Who knows which nodes are near each other."""
-    if not isinstance(ground.snapshot, Snapshot):
+    if not isinstance(context.snapshot, Snapshot):
         return CheckResult(name="topology", state=SKIP, text=_AWAY)
-    known, nodes = ground.snapshot.topology, len(ground.nodes)
+    known, nodes = context.snapshot.topology, len(context.nodes)
     if known.remarks:
         hint = "See placement.topology_file or placement.topology_features (docs/placement.md)."
         return CheckResult(
@@ -305,13 +305,13 @@ def check_topology(ground: CheckContext) -> CheckResult:
     return CheckResult(name="topology", state=OK, text=text)
 
 
-def check_clock(ground: CheckContext) -> CheckResult:
+def check_clock(context: CheckContext) -> CheckResult:
     """This host's clock next to slurmctld's, who says when its answer was made."""
-    if not isinstance(ground.slurm, Mapping):
+    if not isinstance(context.slurm, Mapping):
         return CheckResult(name="clock", state=SKIP, text=_AWAY)
-    environ = {**ground.environ, "SLURM_TIME_FORMAT": "%s"}
+    environ = {**context.environ, "SLURM_TIME_FORMAT": "%s"}
     before = time.time()
-    done = run(["scontrol", "show", "config"], timeout_s=ground.config.slurm_timeout_s, environ=environ)
+    done = run(["scontrol", "show", "config"], timeout_s=context.config.slurm_timeout_s, environ=environ)
     after = time.time()
     told = re.search(rb"Configuration data as of (\d+)", done.stdout)
     if not told:
@@ -333,18 +333,18 @@ def _compute_clock_offset(theirs: int, before: float, after: float) -> float:
     return max(0.0, theirs - after)
 
 
-def cli_filter(ground: CheckContext) -> CheckResult:
+def cli_filter(context: CheckContext) -> CheckResult:
     """Whether users of plain sbatch see what gsub would have done."""
-    if not isinstance(ground.slurm, Mapping):
+    if not isinstance(context.slurm, Mapping):
         return CheckResult(name="cli_filter", state=SKIP, text=_AWAY)
-    plugins = ground.setting("CliFilterPlugins")
+    plugins = context.setting("CliFilterPlugins")
     if "lua" not in plugins:
         return CheckResult(
             name="cli_filter",
             state=OK,
             text=f"{plugins.replace('(null)', '') or 'none'}; slurmwrap's is optional (docs/hooks.md)",
         )
-    script = Path(ground.setting("SLURM_CONF") or "/etc/slurm/slurm.conf").with_name("cli_filter.lua")
+    script = Path(context.setting("SLURM_CONF") or "/etc/slurm/slurm.conf").with_name("cli_filter.lua")
     try:
         ours = b"slurmwrap" in script.read_bytes()
     except OSError as error:

@@ -23,11 +23,11 @@ _FOR_ALL = {  # where administrators put it
 }
 
 
-def check_configuration(ground: CheckContext) -> CheckResult:
+def check_configuration(context: CheckContext) -> CheckResult:
     """Which files were read, who could have written them, and variables that set nothing."""
-    read = [path for path in (find_site_file(ground.environ), find_user_file(ground.environ)) if path.exists()]
+    read = [path for path in (find_site_file(context.environ), find_user_file(context.environ)) if path.exists()]
     loose = [f"{path}: {why}" for path in read if (why := find_other_writers(path.stat()))]
-    odd = (*loose, *find_unknown_variables(ground.environ), *find_remarks(ground.config))
+    odd = (*loose, *find_unknown_variables(context.environ), *find_remarks(context.config))
     text = ", ".join(map(str, read)) or "defaults: there is no file"
     if loose:
         hint = "Check who changed it, then: chown root: FILE; chmod 644 FILE. Root and SlurmUser refuse it as it is."
@@ -36,7 +36,7 @@ def check_configuration(ground: CheckContext) -> CheckResult:
     return CheckResult(name="configuration", state=WARN if odd else OK, text=text, hint=hint, details=odd)
 
 
-def check_nvml(ground: CheckContext) -> CheckResult:
+def check_nvml(context: CheckContext) -> CheckResult:
     """NVIDIA's library on this host; nodes are looked at by what their Epilogs say."""
     if not Path(CONTROL).exists():
         return CheckResult(name="NVML", state=SKIP, text="no NVIDIA driver on this host")
@@ -54,11 +54,11 @@ def check_nvml(ground: CheckContext) -> CheckResult:
     return CheckResult(name="NVML", state=OK, text=f"driver {release}, {count} GPUs")
 
 
-def state_dir(ground: CheckContext) -> CheckResult:
+def state_dir(context: CheckContext) -> CheckResult:
     """Where this user's own records go: on a network file system SQLite's locks may not hold."""
-    path = find_user_state_dir(ground.environ)
+    path = find_user_state_dir(context.environ)
     there = next(one for one in (path, *path.parents) if one.exists())
-    if not os.access(there, os.W_OK) and is_site_process(ground.config):
+    if not os.access(there, os.W_OK) and is_site_process(context.config):
         return CheckResult(name="state", state=SKIP, text="SlurmUser uses the site's, and submits no jobs")
     if not os.access(there, os.W_OK):
         hint = "Set XDG_STATE_HOME to a directory that you may write to. gsub submits without it."
@@ -66,27 +66,27 @@ def state_dir(ground: CheckContext) -> CheckResult:
     return CheckResult(name="state", state=OK, text=str(path))
 
 
-def check_answer_cache(ground: CheckContext) -> CheckResult:
+def check_answer_cache(context: CheckContext) -> CheckResult:
     """Where gsub keeps Slurm's answers for some seconds: only a directory that is this user's alone is believed."""
     try:
-        folder = find_cache_folder(ground.environ, ground.uid)
+        folder = find_cache_folder(context.environ, context.uid)
         found = os.lstat(folder)  # a link is none
     except FileNotFoundError:
         return CheckResult(name="kept answers", state=OK, text="none yet: the first gsub makes a private directory")
     except OSError as error:
         return CheckResult(name="kept answers", state=WARN, text=str(error), hint=_ASKED)
-    if not stat.S_ISDIR(found.st_mode) or not is_ours_alone(found, ground.uid):
+    if not stat.S_ISDIR(found.st_mode) or not is_ours_alone(found, context.uid):
         hint = f"Remove it, or ask uid {found.st_uid} about it. {_ASKED}"
         return CheckResult(name="kept answers", state=WARN, text=f"{folder} is not this user's alone", hint=hint)
     return CheckResult(name="kept answers", state=OK, text=folder)
 
 
-def check_completion(ground: CheckContext) -> CheckResult:
+def check_completion(context: CheckContext) -> CheckResult:
     """Whether this user's shell completes gsub by our file."""
-    name = Path(ground.environ.get("SHELL", "")).name
+    name = Path(context.environ.get("SHELL", "")).name
     if name not in {shell.value for shell in Shell}:
         return CheckResult(name="completion", state=SKIP, text=f"the shell is {name or 'not known'}")
-    place = place_of(Shell(name), ground.environ)
+    place = place_of(Shell(name), context.environ)
     own = place.directory / place.names["gsub"]
     files = (own, *(Path(one) for one in _FOR_ALL.get(name, ())))
     ours = [path for path in files if path.is_file() and MARK in path.read_text(encoding="utf-8", errors="replace")]

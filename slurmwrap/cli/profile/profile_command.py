@@ -20,8 +20,8 @@ from slurmwrap.errors import UsageError
 from slurmwrap.json_output import format_json_document
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.profiling.merge_profiles import adapt_profile
+from slurmwrap.store.database import ProfileUse
 from slurmwrap.store.serialize import to_json_dict
-from slurmwrap.store.user_report_tables import ProfileUse
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -118,10 +118,10 @@ def measure(
     """
     from slurmwrap.cli.profile.profile_store import measure_profile
 
-    voice = Console.of_terminal("slurmwrap")
-    profile, code = measure_profile(words, minutes * 60, voice)
+    console = Console.of_terminal("slurmwrap")
+    profile, code = measure_profile(words, minutes * 60, console)
     if profile is None:
-        voice.say("nothing was learnt of its needs")
+        console.say("nothing was learnt of its needs")
     else:
         typer.echo(_format_page(profile, time.time()))
     raise typer.Exit(code)

@@ -17,7 +17,7 @@ from slurmwrap.profiling.memory_model import MemoryModel, compute_needed_storage
 from slurmwrap.profiling.merge_profiles import adapt_profile
 from slurmwrap.report import text_format
 from slurmwrap.report.job_report.job_report_text import Paint, plain
-from slurmwrap.store.user_report_tables import ProfileUse
+from slurmwrap.store.database import ProfileUse
 
 # Draws a profile into an SVG or PNG file, by matplotlib: the optional extra `plot`.
 KINDS = (".svg", ".png")
@@ -198,16 +198,16 @@ def name_of(profile: ResourceProfile, *, site: bool = False) -> str:
         return profile.key
 
 
-def _list_cells(one: ResourceProfile, now: float, use: ProfileUse | None) -> list[str]:
-    cpus = "" if one.cpus_per_gpu is None else f"{one.cpus_per_gpu:.3g}"
+def _list_cells(profile: ResourceProfile, now: float, use: ProfileUse | None) -> list[str]:
+    cpus = "" if profile.cpus_per_gpu is None else f"{profile.cpus_per_gpu:.3g}"
     return [
-        f">={cpus}" if cpus and one.cpu_bound else cpus,
-        "" if one.mem_mib_per_gpu is None else f"{one.mem_mib_per_gpu:,}",
-        "" if one.steps_per_s is None else f"{one.steps_per_s:.3g}",
-        f"{one.runs}+{one.preruns}",
-        f"{one.confidence:.2f}",
-        text_format.duration(max(0.0, now - (use.last_at if use else one.measured_at))),
-        one.source,
+        f">={cpus}" if cpus and profile.cpu_bound else cpus,
+        "" if profile.mem_mib_per_gpu is None else f"{profile.mem_mib_per_gpu:,}",
+        "" if profile.steps_per_s is None else f"{profile.steps_per_s:.3g}",
+        f"{profile.runs}+{profile.preruns}",
+        f"{profile.confidence:.2f}",
+        text_format.duration(max(0.0, now - (use.last_at if use else profile.measured_at))),
+        profile.source,
         _short_path(use.script) if use else "",
     ]
 
@@ -255,55 +255,62 @@ def _list_use(use: ProfileUse | None, now: float) -> Iterator[tuple[str, str]]:
         yield "used", f"{text_format.count(use.times, 'submission')}, the last {ago} ago"
 
 
-def _list_facts(one: ResourceProfile, now: float) -> Iterator[tuple[str, str]]:
-    age = text_format.duration(max(0.0, now - one.measured_at))
-    if one.runs or one.preruns:
-        told = f"{text_format.count(one.runs, 'complete run')}, {text_format.count(one.preruns, 'pre-run')}"
-        yield "based on", f"{told}; the newest {age} ago" + (f" ({one.source})" if one.source else "")
+def _list_facts(profile: ResourceProfile, now: float) -> Iterator[tuple[str, str]]:
+    age = text_format.duration(max(0.0, now - profile.measured_at))
+    if profile.runs or profile.preruns:
+        told = f"{text_format.count(profile.runs, 'complete run')}, {text_format.count(profile.preruns, 'pre-run')}"
+        yield "based on", f"{told}; the newest {age} ago" + (f" ({profile.source})" if profile.source else "")
     else:
-        yield "based on", f"{_ORIGINS.get(one.source, one.source or 'nothing')}, {age} ago"
-    sure, then = f"{adapt_profile(one, now).confidence:.2f}", f"{one.confidence:.2f}"
+        yield "based on", f"{_ORIGINS.get(profile.source, profile.source or 'nothing')}, {age} ago"
+    sure, then = f"{adapt_profile(profile, now).confidence:.2f}", f"{profile.confidence:.2f}"
     yield "confidence", f"{sure} now" + ("" if sure == then else f"; {then} when it was measured")
-    if one.cpus_per_gpu is not None:
-        yield "CPUs", f"{'at least ' if one.cpu_bound else ''}{one.cpus_per_gpu:.3g} per GPU, {_cpu_basis(one)}"
-    if one.mem_mib_per_gpu is not None:
-        basis = "as the file says" if one.source == "import" else "peak"
-        yield "memory", f"{one.mem_mib_per_gpu:,} MiB per GPU ({basis})"
-    if one.steps_per_s is not None:
-        yield "speed", f"{one.steps_per_s:.3g} steps/s"
-    if gpu := _format_gpu(one):
+    if profile.cpus_per_gpu is not None:
+        yield (
+            "CPUs",
+            f"{'at least ' if profile.cpu_bound else ''}{profile.cpus_per_gpu:.3g} per GPU, {_cpu_basis(profile)}",
+        )
+    if profile.mem_mib_per_gpu is not None:
+        basis = "as the file says" if profile.source == "import" else "peak"
+        yield "memory", f"{profile.mem_mib_per_gpu:,} MiB per GPU ({basis})"
+    if profile.steps_per_s is not None:
+        yield "speed", f"{profile.steps_per_s:.3g} steps/s"
+    if gpu := _format_gpu(profile):
         yield "GPU", gpu
-    if one.model_mib is not None:
-        skew = "" if one.skew is None else f"; skew {one.skew:.2f} (largest tensor / model)"
-        yield "model", f"{_format_amount(one.model_mib)} MiB{skew}"
-    if loader := _format_loader(one):
+    if profile.model_mib is not None:
+        skew = "" if profile.skew is None else f"; skew {profile.skew:.2f} (largest tensor / model)"
+        yield "model", f"{_format_amount(profile.model_mib)} MiB{skew}"
+    if loader := _format_loader(profile):
         yield "loader", loader
-    if one.sensitivity:
-        slower = (f"{name} {factor:.2f}" for name, factor in sorted(one.sensitivity.items()))
+    if profile.sensitivity:
+        slower = (f"{name} {factor:.2f}" for name, factor in sorted(profile.sensitivity.items()))
         yield "slow-down", f"{', '.join(slower)} times as long with a stressor beside it"
 
 
-def _cpu_basis(one: ResourceProfile) -> str:
-    if one.cpu_curve and one.cpus_per_gpu == least_cpus(one.cpu_curve):
+def _cpu_basis(profile: ResourceProfile) -> str:
+    if profile.cpu_curve and profile.cpus_per_gpu == least_cpus(profile.cpu_curve):
         return "the least within 5 % of the best speed"
-    if one.cpu_curve:
+    if profile.cpu_curve:
         return "from the CPU time used: the curve is in doubt, old, or of another batch size"
-    return "it kept all its CPUs busy" if one.cpu_bound else "the mean in use and 25 % more"
+    return "it kept all its CPUs busy" if profile.cpu_bound else "the mean in use and 25 % more"
 
 
-def _format_gpu(one: ResourceProfile) -> str:
-    measured = f", measured with {one.gpus_per_node} per node" if one.gpus_per_node else ""
-    parts = [f"{one.gpu_type or 'any GPU'}{measured}"] if one.gpu_type or one.gpus_per_node else []
-    parts += [f"{one.gpu_mem_mib:,} MiB of its memory used"] if one.gpu_mem_mib is not None else []
-    parts += [f"busy {100 * one.gpu_util:.0f} % of the time"] if one.gpu_util is not None else []
-    parts += [f"its memory {100 * one.gpu_mem_util:.0f} %"] if one.gpu_mem_util is not None else []
+def _format_gpu(profile: ResourceProfile) -> str:
+    measured = f", measured with {profile.gpus_per_node} per node" if profile.gpus_per_node else ""
+    parts = [f"{profile.gpu_type or 'any GPU'}{measured}"] if profile.gpu_type or profile.gpus_per_node else []
+    parts += [f"{profile.gpu_mem_mib:,} MiB of its memory used"] if profile.gpu_mem_mib is not None else []
+    parts += [f"busy {100 * profile.gpu_util:.0f} % of the time"] if profile.gpu_util is not None else []
+    parts += [f"its memory {100 * profile.gpu_mem_util:.0f} %"] if profile.gpu_mem_util is not None else []
     return ", ".join(parts)
 
 
-def _format_loader(one: ResourceProfile) -> str:
-    parts = [f"{text_format.count(one.loader_workers, 'worker')} per GPU"] if one.loader_workers is not None else []
-    parts += [f"reads {_format_amount(one.read_mib_per_s)} MiB/s per GPU"] if one.read_mib_per_s is not None else []
-    parts += [f"{one.dataset_mib:,.0f} MiB per epoch"] if one.dataset_mib is not None else []
+def _format_loader(profile: ResourceProfile) -> str:
+    parts = (
+        [f"{text_format.count(profile.loader_workers, 'worker')} per GPU"] if profile.loader_workers is not None else []
+    )
+    parts += (
+        [f"reads {_format_amount(profile.read_mib_per_s)} MiB/s per GPU"] if profile.read_mib_per_s is not None else []
+    )
+    parts += [f"{profile.dataset_mib:,.0f} MiB per epoch"] if profile.dataset_mib is not None else []
     return ", ".join(parts)
 
 
@@ -311,37 +318,39 @@ def _format_amount(mib: float) -> str:
     return f"{mib:,.0f}" if mib >= 10 else f"{abs(mib):.2g}"
 
 
-def _format_curve(one: ResourceProfile, now: float, columns: int, unicode: bool, paint: Paint) -> list[str]:
-    if not one.cpu_curve:
+def _format_curve(profile: ResourceProfile, now: float, columns: int, unicode: bool, paint: Paint) -> list[str]:
+    if not profile.cpu_curve:
         return []
-    measured = f", measured {text_format.duration(max(0.0, now - one.curve_at))} ago" if one.curve_at else ""
-    unit = "speed" if one.source == "import" and one.steps_per_s is None else "steps/s"
+    measured = f", measured {text_format.duration(max(0.0, now - profile.curve_at))} ago" if profile.curve_at else ""
+    unit = "speed" if profile.source == "import" and profile.steps_per_s is None else "steps/s"
     lines = ["", paint(f"CPU curve{measured}", "bold")]
-    lines += format_bars(list_cpu_points(one), head=("CPUs", unit), columns=columns, unicode=unicode, style=paint)
-    if one.curve_doubts:
+    lines += format_bars(list_cpu_points(profile), head=("CPUs", unit), columns=columns, unicode=unicode, style=paint)
+    if profile.curve_doubts:
         lines.append("  a later measurement contradicts it: one more decides")
-    if one.cpu_curve_end in ENDS:
-        lines.append(f"  {ENDS[one.cpu_curve_end]}")
+    if profile.cpu_curve_end in ENDS:
+        lines.append(f"  {ENDS[profile.cpu_curve_end]}")
     return lines
 
 
-def _format_memory(one: ResourceProfile, storage: float | None, columns: int, unicode: bool, paint: Paint) -> list[str]:
+def _format_memory(
+    profile: ResourceProfile, storage: float | None, columns: int, unicode: bool, paint: Paint
+) -> list[str]:
     """Speed, or the storage that full speed needs, over the memory of one GPU's share."""
-    if one.mem_mib_per_gpu is None or one.source == "import":
+    if profile.mem_mib_per_gpu is None or profile.source == "import":
         return []
     model = MemoryModel(
-        peak_mib=float(one.mem_mib_per_gpu),
-        read_mib_per_s=one.read_mib_per_s,
-        dataset_mib=one.dataset_mib,
+        peak_mib=float(profile.mem_mib_per_gpu),
+        read_mib_per_s=profile.read_mib_per_s,
+        dataset_mib=profile.dataset_mib,
         storage_mib_per_s=storage,
     )
     head = f"at least {model.floor_mib:,} MiB per GPU: the peak with a margin"
     lines = ["", paint("Memory model", "bold"), f"  {head}"]
-    if not one.read_mib_per_s or not one.dataset_mib:
+    if not profile.read_mib_per_s or not profile.dataset_mib:
         unknown = "What caching its files would save is not known: how much one epoch reads was not measured."
         return [*lines, text_format.wrapped(unknown, indent="  ", hanging="  ", columns=columns)]
     least = find_needed_mib(model)
-    sizes = [round(model.floor_mib + share * one.dataset_mib) for share in (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)]
+    sizes = [round(model.floor_mib + share * profile.dataset_mib) for share in (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)]
     sizes = sorted({*sizes, *([least] if least is not None else [])})
     points = [
         ProfileBar(label=f"{size:,}", value=_compute_model_speed(model, size), chosen=size == least) for size in sizes

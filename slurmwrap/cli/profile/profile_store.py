@@ -22,12 +22,11 @@ from slurmwrap.gsub.user_state import touch
 from slurmwrap.model.resource_profile import ResourceProfile
 from slurmwrap.model.verdict import Outcome
 from slurmwrap.nearest_name import find_nearest_few
-from slurmwrap.profiling.profile_key import profile_key_of
+from slurmwrap.profiling.job_key import profile_key_of
 from slurmwrap.sbatch.parse_request import parse_request
 from slurmwrap.sbatch.passthrough import find_passthrough_reason, find_prerun_reason
-from slurmwrap.store.database import Database
+from slurmwrap.store.database import Database, ProfileUse
 from slurmwrap.store.published_files import list_trusted_uids, read_published
-from slurmwrap.store.user_report_tables import ProfileUse
 from slurmwrap.store.user_state_files import UserState
 
 LAST = "last"
@@ -152,7 +151,7 @@ def _own_shelf(config: Config, environ: Mapping[str, str]) -> ProfileStore:
     return ProfileStore(database=database, site=False, uid=os.geteuid(), published=published)
 
 
-def catch_up(environ: Mapping[str, str], voice: Console) -> None:
+def catch_up(environ: Mapping[str, str], console: Console) -> None:
     """Takes in what the last calls and pre-runs left; a cluster that does not answer costs only the newest."""
     state = UserState(find_user_state_dir(environ))
     mark = state.directory / "unread"
@@ -165,15 +164,15 @@ def catch_up(environ: Mapping[str, str], voice: Console) -> None:
     from slurmwrap.gsub import submit
 
     try:
-        submit.open_desk(load(environ), environ, voice)
+        submit.open_submit_context(load(environ), environ, console)
     except (SlurmwrapError, OSError) as error:
-        voice.say(f"what the last pre-runs measured is not in it yet: {error}")
+        console.say(f"what the last pre-runs measured is not in it yet: {error}")
 
 
 def key_of_script(path: Path) -> str:
     """The key under which gsub keeps what it learns of this script, as it would be submitted from here."""
     from slurmwrap.gsub import submit
-    from slurmwrap.profiling.profile_key import derive_key
+    from slurmwrap.profiling.job_key import derive_key
     from slurmwrap.sbatch.parse_request import parse_request
 
     environ = dict(os.environ)
@@ -184,8 +183,8 @@ def key_of_script(path: Path) -> str:
         read_script=lambda name: Path(name).read_bytes(),
         read_stdin=lambda: b"",
     )
-    desk = submit.open_desk(load(environ), environ, Console.of_terminal("slurmwrap"))
-    program = next(iter(desk.trials.entry_files(request)), request.script.name)
+    context = submit.open_submit_context(load(environ), environ, Console.of_terminal("slurmwrap"))
+    program = next(iter(context.trials.entry_files(request)), request.script.name)
     return request.own.resource_profile or derive_key(request, program, request.shape.gpu_type or "")
 
 
@@ -193,7 +192,7 @@ def key_of_script(path: Path) -> str:
 _CODES = {Outcome.PASS: 0, Outcome.FAIL: PrerunFailed.exit_code, Outcome.INCONCLUSIVE: PrerunInconclusive.exit_code}
 
 
-def measure_profile(words: Sequence[str], seconds: float, voice: Console) -> tuple[ResourceProfile | None, int]:
+def measure_profile(words: Sequence[str], seconds: float, console: Console) -> tuple[ResourceProfile | None, int]:
     """(what is now known of the job, exit code as of gsub --prerun=only). `seconds` are for the curve."""
     environ = dict(os.environ)
     request = parse_request(
@@ -207,9 +206,9 @@ def measure_profile(words: Sequence[str], seconds: float, voice: Console) -> tup
     if reason is not None:
         raise PrerunInconclusive(f"nothing can be measured: {reason}")
     request = replace(request, own=replace(request.own, prerun="only", json=False))
-    desk = submit.open_desk(configuration.load(environ), environ, voice)
-    prepared = replace(submit.prepare_and_warn(request, desk, voice), profile_s=seconds)
-    verdict = run_prerun_first(prepared, desk, voice)
-    voice.say(f"{verdict.outcome.value}: {verdict.reason}")
-    submit.refresh(desk, voice)
-    return find_known_profile(prepared.profile_key, desk), _CODES[verdict.outcome]
+    context = submit.open_submit_context(configuration.load(environ), environ, console)
+    prepared = replace(submit.prepare_and_warn(request, context, console), profile_s=seconds)
+    verdict = run_prerun_first(prepared, context, console)
+    console.say(f"{verdict.outcome.value}: {verdict.reason}")
+    submit.refresh(context, console)
+    return find_known_profile(prepared.profile_key, context), _CODES[verdict.outcome]

@@ -170,16 +170,16 @@ def _run_simulations(asked: SimulateOptions, plot: Path | None, as_json: bool) -
     from slurmwrap.cli.simulate import simulate_output
     from slurmwrap.cli.simulate.simulate_options import make_simulation_plan
 
-    voice = Console.of_terminal(_PROGRAM)
+    console = Console.of_terminal(_PROGRAM)
     if plot is not None:
         simulate_output.check_plot_file(plot)
     plan = make_simulation_plan(asked)
     for remark in plan.remarks:
-        voice.say(remark, "yellow")
-    runs = _play_plan(asked.trace, plan.runs, voice)
+        console.say(remark, "yellow")
+    runs = _play_plan(asked.trace, plan.runs, console)
     if plot is not None:
         simulate_output.draw_simulations(runs, plot)
-        voice.say(f"drawn: {plot}")
+        console.say(f"drawn: {plot}")
     if as_json:
         found = [simulate_output.simulation_to_json_dict(ran) for ran in runs]
         remarks = {"remarks": list(plan.remarks)}
@@ -193,16 +193,16 @@ def _run_failure_study(asked: SimulateOptions, kind: str, as_json: bool) -> None
     from slurmwrap.cli.simulate import simulate_failures
     from slurmwrap.cli.simulate.simulate_options import make_simulation_plan, seeds_of
 
-    voice = Console.of_terminal(_PROGRAM)
+    console = Console.of_terminal(_PROGRAM)
     simulate_failures.check_study_kind(kind)
     seeds = seeds_of(asked.seed or "1-10")
     plan = make_simulation_plan(replace(asked, seed="1"))
     for remark in plan.remarks:
-        voice.say(remark, "yellow")
-    watch = ProgressLine(voice, "worlds have been played")
+        console.say(remark, "yellow")
+    watch = ProgressLine(console, "worlds have been played")
     watch.label = f"failures, {kind}"
     load = plan.runs[0].simulation
-    with _clear_progress(voice):
+    with _clear_progress(console):
         found = simulate_failures.run_study(kind, load.jobs, load.servers, seeds, watch)
     if as_json:
         typer.echo(
@@ -214,13 +214,13 @@ def _run_failure_study(asked: SimulateOptions, kind: str, as_json: bool) -> None
         typer.echo(simulate_failures.format_study(asked.trace, found, _get_width()))
 
 
-def _play_plan(trace: str, plan: tuple[Planned, ...], voice: Console) -> list[Ran]:
+def _play_plan(trace: str, plan: tuple[Planned, ...], console: Console) -> list[Ran]:
     from slurmwrap.cli.simulate.simulate_output import Ran
     from slurmwrap.sim.run_simulation import run_simulation as play
 
     runs = []
-    watch = ProgressLine(voice, "jobs have ended")
-    with _clear_progress(voice):
+    watch = ProgressLine(console, "jobs have ended")
+    with _clear_progress(console):
         for number, one in enumerate(plan, start=1):
             asked = one.simulation
             label = f"run {number} of {len(plan)}, " if len(plan) > 1 else ""
@@ -231,20 +231,20 @@ def _play_plan(trace: str, plan: tuple[Planned, ...], voice: Console) -> list[Ra
 
 
 @contextmanager
-def _clear_progress(voice: Console) -> Iterator[None]:
+def _clear_progress(console: Console) -> Iterator[None]:
     """No line of progress is left, also after an error or Ctrl-C."""
     try:
         yield
     finally:
-        voice.progress_done()
+        console.progress_done()
 
 
 class ProgressLine:
     """Redraws one line on a terminal, once the call has taken a second. The line begins with `label`."""
 
-    def __init__(self, voice: Console, what: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, console: Console, what: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.label = ""
-        self._voice, self._what, self._clock = voice, what, clock
+        self._voice, self._what, self._clock = console, what, clock
         self._next = clock() + _QUIET_S
 
     def __call__(self, done: int, total: int) -> None:

@@ -223,24 +223,24 @@ class JobStatusReader:
 
     def why(self) -> tuple[tuple[str, str], ...]:
         """(label, text) of what was found out about the end, in a few rows; () while nothing was."""
-        story = self._story()
-        last = None if story is None else find_last_run(story)
-        if story is None or not (is_stopped_by_prerun(story) or (last and last.diagnosis and failed(last))):
+        timeline = self._story()
+        last = None if timeline is None else find_last_run(timeline)
+        if timeline is None or not (is_stopped_by_prerun(timeline) or (last and last.diagnosis and failed(last))):
             return ()
         found = []
-        if last is not None and last.diagnosis is not None and not is_stopped_by_prerun(story):
+        if last is not None and last.diagnosis is not None and not is_stopped_by_prerun(timeline):
             cited = last.diagnosis.evidence[:1]
             found.append(("why", ": ".join((last.diagnosis.category, *(one.text for one in cited)))))
-        after = find_next_step(story)
+        after = find_next_step(timeline)
         return (*found, ("next", after.sentence), *(("", command) for command in after.commands[:1]))
 
     def _story(self) -> JobTimeline | None:
         for place in self._places:
             with suppress(StoreError, OSError):
                 k = about_job(place, self._address)
-                story = build_timeline(self._address, k.submissions, k.preruns, k.attempts, k.actions, k.delays)
-                if not story.empty:
-                    return story
+                timeline = build_timeline(self._address, k.submissions, k.preruns, k.attempts, k.actions, k.delays)
+                if not timeline.empty:
+                    return timeline
         return None
 
     def _forgotten(self, rows: tuple[Watched, ...]) -> dict[str, str]:
@@ -249,19 +249,19 @@ class JobStatusReader:
         self._states |= {address: state for address, state in now.items() if state in FINAL_STATES}
         return {address: state for address, state in self._states.items() if address not in now}
 
-    def _of_its_user(self, facts: JobStatus, trial_row: Watched | None) -> JobStatus:
-        record = facts.record
-        if record.state == "RUNNING" and not facts.array:
+    def _of_its_user(self, status: JobStatus, trial_row: Watched | None) -> JobStatus:
+        record = status.record
+        if record.state == "RUNNING" and not status.array:
             self._output = read_output(record, self._output)
-            facts = replace(facts, output=self._output)
+            status = replace(status, output=self._output)
         if self._submission is None:
-            return facts
-        steps = self._steps(record) if not facts.array else None
+            return status
+        steps = self._steps(record) if not status.array else None
         return replace(
-            facts,
+            status,
             plan=_plan(self._submission),
             counts_steps=bool(self._submission.step_dir),
-            trial=self._trial(self._submission, trial_row, facts),
+            trial=self._trial(self._submission, trial_row, status),
             steps=steps,
             rates=tuple(self._rates),
         )
@@ -275,7 +275,7 @@ class JobStatusReader:
         mine = [one for one in found if one.job_id in ids and one.uid == record.uid]
         return max(mine, key=lambda one: one.at, default=None)
 
-    def _trial(self, submission: Submission, row: Watched | None, facts: JobStatus) -> WatchedPrerun | None:
+    def _trial(self, submission: Submission, row: Watched | None, status: JobStatus) -> WatchedPrerun | None:
         job_id = submission.prerun_job_id
         if job_id is None:
             return None
@@ -285,7 +285,7 @@ class JobStatusReader:
         if verdict is not None or folder is None or row is None or row.record.ended:
             return WatchedPrerun(job_id=job_id, row=row, verdict=verdict)
         record = row.record
-        waited = facts.at - (record.start_time or record.submit_time)
+        waited = status.at - (record.start_time or record.submit_time)
         now = take_prerun_snapshot(
             record.state, record.reason, waited, read_progress(folder), read_wanted_steps(folder)
         )

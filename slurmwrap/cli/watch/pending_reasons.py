@@ -154,16 +154,16 @@ def _limit(found: re.Match[str]) -> Meaning:
 _FOR_A_GPU = ("", "None", "Resources", "Priority")
 
 
-def describe_prerun(facts: JobStatus, trial: WatchedPrerun, zone: tzinfo | None) -> str:
+def describe_prerun(status: JobStatus, trial: WatchedPrerun, zone: tzinfo | None) -> str:
     """Its verdict; else what it does now, and how long the job waits for it at most."""
     if trial.verdict is not None:
         return f"{trial.verdict.outcome.value}: {flat(trial.verdict.reason)}"
-    eligible = facts.record.eligible_time or 0
-    left = f"; the job starts without it in {span(eligible - facts.at)}" if eligible > facts.at else ""
+    eligible = status.record.eligible_time or 0
+    left = f"; the job starts without it in {span(eligible - status.at)}" if eligible > status.at else ""
     if trial.row is not None and trial.row.record.reason == "Dependency":
         # The job waits for it anew when the dependency is met.
         left = ""
-    return f"(job {trial.job_id}) {_state(facts.at, trial, zone)}{left}"
+    return f"(job {trial.job_id}) {_state(status.at, trial, zone)}{left}"
 
 
 def _state(now: float, trial: WatchedPrerun, zone: tzinfo | None) -> str:

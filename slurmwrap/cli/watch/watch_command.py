@@ -112,19 +112,19 @@ def _stopped(number: int, frame: object) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-def _with_gpus(facts: JobStatus, measure: Gpus | None) -> JobStatus:
+def _with_gpus(status: JobStatus, measure: Gpus | None) -> JobStatus:
     """The step follows what Slurm says of the job. SlurmwrapError where it is not the watcher's."""
-    mine = may_measure(facts.record)
+    mine = may_measure(status.record)
     if measure is None:
-        return replace(facts, gpus=False if mine else None)
+        return replace(status, gpus=False if mine else None)
     if not mine:
         raise SlurmwrapError(
-            f"job {facts.address} is {facts.record.user}'s: only its user, or root, can start a step in it",
-            hint=f"slurmwrap watch {facts.address} without --gpus shows the rest",
+            f"job {status.address} is {status.record.user}'s: only its user, or root, can start a step in it",
+            hint=f"slurmwrap watch {status.address} without --gpus shows the rest",
         )
-    if not facts.array:
-        measure.follow(facts.record)
-    return replace(facts, gpus=True, gpu_use=measure.look())
+    if not status.array:
+        measure.follow(status.record)
+    return replace(status, gpus=True, gpu_use=measure.look())
 
 
 def _once(looker: JobStatusReader, screen: _Screen, measure: Gpus | None = None) -> int:
@@ -164,7 +164,7 @@ def _until_the_end(looker: JobStatusReader, screen: _Screen, every: float, measu
     return 0 if facts.completed else EX_OTHER
 
 
-def _wait(facts: JobStatus, screen: _Screen, seconds: float, measure: Gpus | None) -> JobStatus:
+def _wait(status: JobStatus, screen: _Screen, seconds: float, measure: Gpus | None) -> JobStatus:
     """The clock goes on, and what the GPUs do. Ends early when their step ended: the job may have."""
     until, lost = time.monotonic() + seconds, measure is not None and measure.lost
     while (left := until - time.monotonic()) > 0:
@@ -172,12 +172,12 @@ def _wait(facts: JobStatus, screen: _Screen, seconds: float, measure: Gpus | Non
         if reader_is_gone(1):
             raise BrokenPipeError
         if measure is not None:
-            facts = replace(facts, gpu_use=measure.look())
+            status = replace(status, gpu_use=measure.look())
             if measure.lost and not lost:
                 break
         if screen.live or measure is not None:
-            screen.show(replace(facts, at=time.time()))
-    return facts
+            screen.show(replace(status, at=time.time()))
+    return status
 
 
 def reader_is_gone(pipe: int) -> bool:
@@ -222,40 +222,40 @@ class _Screen:
     def __post_init__(self) -> None:
         self.live = not self.as_json and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
-    def show(self, facts: JobStatus) -> None:
+    def show(self, status: JobStatus) -> None:
         """One look."""
         if self.live:
-            self._redraw(facts)
+            self._redraw(status)
             return
-        key = change_key(facts)
-        measured = facts.gpu_use is not None and bool(facts.gpu_use.gpus)
+        key = change_key(status)
+        measured = status.gpu_use is not None and bool(status.gpu_use.gpus)
         pause = NUMBERS_S if measured and self.as_json else NEWS_S
-        news = (facts.steps is not None or measured) and facts.at - self._said_at >= pause
+        news = (status.steps is not None or measured) and status.at - self._said_at >= pause
         if key != self._key or news:
-            self._key, self._said_at = key, facts.at
+            self._key, self._said_at = key, status.at
             print(
-                format_json_line("watch", as_plain(facts)) if self.as_json else one_line(facts, _look(80)), flush=True
+                format_json_line("watch", as_plain(status)) if self.as_json else one_line(status, _look(80)), flush=True
             )
 
     def done(self) -> None:
         """What was drawn stays; the cursor is below it already."""
         self._drawn = []
 
-    def tell_end(self, facts: JobStatus, looker: JobStatusReader) -> None:
+    def tell_end(self, status: JobStatus, looker: JobStatusReader) -> None:
         """What is known of the ending, and where more is."""
         if self.as_json:
             return
         for label, text in looker.why():
             # a command stays in one line, so that it can be pasted
             print("\n".join(row(label, flat(text), _columns()) if label else row(label, flat(text), 10_000)))
-        if not facts.completed:
-            print(f"slurmwrap why {facts.address} shows more", flush=True)
+        if not status.completed:
+            print(f"slurmwrap why {status.address} shows more", flush=True)
 
-    def _redraw(self, facts: JobStatus) -> None:
+    def _redraw(self, status: JobStatus) -> None:
         columns, height = shutil.get_terminal_size()
         look = _look(_columns())
-        hint = [] if facts.ended else [look.paint("Ctrl-C ends the view, not the job", "dim")]
-        shown = [*lines(facts, look), *hint][: max(1, height - 1)]
+        hint = [] if status.ended else [look.paint("Ctrl-C ends the view, not the job", "dim")]
+        shown = [*lines(status, look), *hint][: max(1, height - 1)]
         rows = sum(max(1, math.ceil(len(_STYLED.sub("", line)) / columns)) for line in self._drawn)
         up = f"\033[{min(rows, height - 1)}A" if rows else ""
         sys.stdout.write(f"{up}\r\033[J" + "".join(f"{line}\n" for line in shown))

@@ -50,38 +50,38 @@ class ScreenStyle:
     zone: tzinfo | None = None
 
 
-def lines(facts: JobStatus, look: ScreenStyle) -> list[str]:
+def lines(status: JobStatus, look: ScreenStyle) -> list[str]:
     """The whole view. No line is longer than `look.columns`."""
-    title = wrap(_title(facts), max(20, look.columns), subsequent_indent="  ")
+    title = wrap(_title(status), max(20, look.columns), subsequent_indent="  ")
     shown = [look.paint(line, "bold") for line in title]
-    for label, text, style in _rows(facts, look):
+    for label, text, style in _rows(status, look):
         found = row(label, text, look.columns)
         shown += [look.paint(line, style) if style else line for line in found]
     return shown
 
 
-def one_line(facts: JobStatus, look: ScreenStyle) -> str:
+def one_line(status: JobStatus, look: ScreenStyle) -> str:
     """One change, for a log: the time, the state, and the row that says most about it."""
-    rows = [(label, text) for label, text, style in _rows(facts, look) if label in _IN_A_LOG and style != "dim"]
+    rows = [(label, text) for label, text, style in _rows(status, look) if label in _IN_A_LOG and style != "dim"]
     said = [text if label in _BARE else f"{label} {text}" for label, text in rows]
-    text = "; ".join([_title(facts), *said])
-    return f"{clock(facts.at, facts.at, look.zone, seconds=True)} {flat(text)}"
+    text = "; ".join([_title(status), *said])
+    return f"{clock(status.at, status.at, look.zone, seconds=True)} {flat(text)}"
 
 
-def change_key(facts: JobStatus) -> tuple[object, ...]:
+def change_key(status: JobStatus) -> tuple[object, ...]:
     """What must differ for a line of its own: not the clock, and of a forecast only what matters."""
-    waiting, trial, level = facts.waiting, facts.trial, _level(facts)
+    waiting, trial, level = status.waiting, status.trial, _level(status)
     forecast = waiting.expected_start if waiting else None
     return (
-        tuple(sorted(_counts(facts).items())),
+        tuple(sorted(_counts(status).items())),
         waiting.record.reason if waiting else "",
         None if forecast is None else forecast // 600,
-        facts.record.nodes if not facts.array else (),
+        status.record.nodes if not status.array else (),
         _trial_key(trial) if trial else (),
         level[0] if level else "",
-        _silent_s(facts) is not None,
-        bool(facts.silent),
-        _gpu_key(facts),
+        _silent_s(status) is not None,
+        bool(status.silent),
+        _gpu_key(status),
     )
 
 
@@ -91,41 +91,41 @@ def _trial_key(trial: WatchedPrerun) -> tuple[object, ...]:
     return (stage, row.state if row else "", row.reason if row and row.pending else "")
 
 
-def _silent_s(facts: JobStatus) -> float | None:
+def _silent_s(status: JobStatus) -> float | None:
     """For how long a running job has been silent beyond what is usual; steps that are counted are a sign of life."""
-    if facts.output is None or facts.record.state != "RUNNING":
+    if status.output is None or status.record.state != "RUNNING":
         return None
-    silent = facts.output.silent_s(facts.at)
-    return None if silent is None or (facts.steps is not None and not _steps_late(facts)) else silent
+    silent = status.output.silent_s(status.at)
+    return None if silent is None or (status.steps is not None and not _steps_late(status)) else silent
 
 
-def _steps_late(facts: JobStatus) -> bool:
-    if facts.steps is None:
+def _steps_late(status: JobStatus) -> bool:
+    if status.steps is None:
         return False
-    now = facts.rates[-1] if facts.rates else facts.steps.per_s
-    return facts.at - facts.steps.at > max(60.0, 20 / now if now else 0.0)
+    now = status.rates[-1] if status.rates else status.steps.per_s
+    return status.at - status.steps.at > max(60.0, 20 / now if now else 0.0)
 
 
-def _gpu_key(facts: JobStatus) -> tuple[object, ...]:
-    use = facts.gpu_use
+def _gpu_key(status: JobStatus) -> tuple[object, ...]:
+    use = status.gpu_use
     if use is None:
         return ()
     troubles = tuple(sorted((node, words.rstrip(" s0123456789")) for node, words in (use.troubles or {}).items()))
     return (bool(use.gpus), tuple(gpu.name for gpu in use.idle), troubles, use.given_up)
 
 
-def as_plain(facts: JobStatus) -> dict[str, Any]:
+def as_plain(status: JobStatus) -> dict[str, Any]:
     """One JSON object: times in Unix seconds, null where it is not known."""
-    record, waiting, level = facts.record, facts.waiting, _level(facts)
-    trial, use = facts.trial, facts.gpu_use
+    record, waiting, level = status.record, status.waiting, _level(status)
+    trial, use = status.trial, status.gpu_use
     return {
-        "at": round(facts.at, 3),
-        "job": facts.address,
+        "at": round(status.at, 3),
+        "job": status.address,
         "name": record.name,
-        "state": record.state if not facts.array else None,
-        "tasks": dict(_counts(facts)) if facts.array else None,
+        "state": record.state if not status.array else None,
+        "tasks": dict(_counts(status)) if status.array else None,
         "reason": waiting.record.reason if waiting else None,
-        "reason_words": _meaning(facts, waiting).words if waiting else None,
+        "reason_words": _meaning(status, waiting).words if waiting else None,
         "expected_start": waiting.expected_start if waiting else None,
         "nodes": list(record.nodes),
         "gpus": record.gpus,
@@ -135,9 +135,9 @@ def as_plain(facts: JobStatus) -> dict[str, Any]:
         "exit_code": record.exit_code if record.ended else None,
         "locality": None if level is None else {"now": level[0], "next": level[1], "next_at": level[2]},
         "prerun": None if trial is None else _plain_trial(trial),
-        "output": None if facts.output is None else _plain_output(facts, facts.output),
-        "steps": None if facts.steps is None else facts.steps.count,
-        "steps_per_s": facts.rates[-1] if facts.rates else facts.steps.per_s if facts.steps else None,
+        "output": None if status.output is None else _plain_output(status, status.output),
+        "steps": None if status.steps is None else status.steps.count,
+        "steps_per_s": status.rates[-1] if status.rates else status.steps.per_s if status.steps else None,
         "gpu_percent": None if use is None or use.percent is None else round(use.percent, 1),
         "gpu_use": None if use is None else gpu_utilization.as_plain(use),
     }
@@ -160,9 +160,9 @@ def _plain_trial(trial: WatchedPrerun) -> dict[str, Any]:
     }
 
 
-def _plain_output(facts: JobStatus, output: Output) -> dict[str, Any]:
+def _plain_output(status: JobStatus, output: Output) -> dict[str, Any]:
     """`silent_s`: null while it is not silent for longer than usual."""
-    silent = _silent_s(facts)
+    silent = _silent_s(status)
     return {
         "last_at": None if output.empty else round(output.at, 3),
         "last_line": output.last_line,
@@ -174,16 +174,16 @@ def _plain_output(facts: JobStatus, output: Output) -> dict[str, Any]:
 # --- the view ---------------------------------------------------------------------------------------------------------
 
 
-def _title(facts: JobStatus) -> str:
+def _title(status: JobStatus) -> str:
     """Which job, in which state, since when, where and how large."""
-    record, counts = facts.record, _counts(facts)
-    name = f"job {facts.address} ({flat(record.name)}):"
-    if facts.array:
+    record, counts = status.record, _counts(status)
+    name = f"job {status.address} ({flat(record.name)}):"
+    if status.array:
         order = sorted(counts.items(), key=lambda one: -one[1])
         return f"{name} " + ", ".join(f"{count} {state_word(state)}" for state, count in order)
     since = {"PENDING": record.eligible_time, "RUNNING": record.start_time}.get(record.state)
-    waits = record.pending and since is not None and since > facts.at
-    lasted = f" for {span(facts.at - since)}" if since and not waits else ""
+    waits = record.pending and since is not None and since > status.at
+    lasted = f" for {span(status.at - since)}" if since and not waits else ""
     where = f" on {fold(record.nodes)}" if record.nodes and not record.pending else ""
     ended = _ended(record)
     return f"{name} {state_word(record.state)}{ended or lasted}{where}, {_size(record)}"
@@ -209,121 +209,121 @@ def _size(record: JobRecord) -> str:
     return f"{nodes}, {record.gpus} GPU{'s' if record.gpus != 1 else ''}" if record.gpus else nodes
 
 
-def _rows(facts: JobStatus, look: ScreenStyle) -> Iterator[tuple[str, str, str]]:
+def _rows(status: JobStatus, style: ScreenStyle) -> Iterator[tuple[str, str, str]]:
     """(label, text, style)."""
-    if facts.silent:
-        yield "Slurm", f"does not answer ({flat(facts.silent)}); this is what it said last", "yellow"
-    if facts.array:
-        yield from _tasks(facts)
-        if facts.gpus:
-            yield "GPU use", f"of one task at a time: slurmwrap watch {facts.address}_N --gpus", ""
-    if facts.waiting is not None:
-        yield from _waiting(facts, look)
-    record = facts.record
+    if status.silent:
+        yield "Slurm", f"does not answer ({flat(status.silent)}); this is what it said last", "yellow"
+    if status.array:
+        yield from _tasks(status)
+        if status.gpus:
+            yield "GPU use", f"of one task at a time: slurmwrap watch {status.address}_N --gpus", ""
+    if status.waiting is not None:
+        yield from _waiting(status, style)
+    record = status.record
     if (
         record.state == "CANCELLED"
-        and facts.trial
-        and facts.trial.verdict
-        and facts.trial.verdict.outcome is Outcome.FAIL
+        and status.trial
+        and status.trial.verdict
+        and status.trial.verdict.outcome is Outcome.FAIL
     ):
-        yield "pre-run", describe_prerun(facts, facts.trial, look.zone), "red"
+        yield "pre-run", describe_prerun(status, status.trial, style.zone), "red"
     if record.state == "RUNNING":
-        yield from (("pre-run", sentence, "yellow") for sentence in _failed_commands(facts))
-    if record.state == "RUNNING" and not facts.array:
-        yield from _running(facts, record, look)
+        yield from (("pre-run", sentence, "yellow") for sentence in _failed_commands(status))
+    if record.state == "RUNNING" and not status.array:
+        yield from _running(status, record, style)
 
 
-def _failed_commands(facts: JobStatus) -> tuple[str, ...]:
+def _failed_commands(status: JobStatus) -> tuple[str, ...]:
     """What of the script failed in its pre-run."""
-    verdict = facts.trial.verdict if facts.trial else None
+    verdict = status.trial.verdict if status.trial else None
     if verdict is None:
         return ()
     found = describe_failed_commands(verdict.failed_commands, passed=verdict.outcome is Outcome.PASS)
     return tuple(flat(sentence) for sentence in found)
 
 
-def _tasks(facts: JobStatus) -> Iterator[tuple[str, str, str]]:
+def _tasks(status: JobStatus) -> Iterator[tuple[str, str, str]]:
     """Which tasks ended badly: a few by name, failures before what was cancelled."""
     states = {
-        w.record.address: w.record.state for w in facts.rows if w.record.array_task_id is not None and w.record.ended
+        w.record.address: w.record.state for w in status.rows if w.record.array_task_id is not None and w.record.ended
     }
-    ended = sorted({**(facts.gone or {}), **states}.items(), key=lambda one: one[1] == "CANCELLED")
+    ended = sorted({**(status.gone or {}), **states}.items(), key=lambda one: one[1] == "CANCELLED")
     if bad := [address for address, state in ended if state != "COMPLETED"]:
         more = f" and {len(bad) - _NAMES} more" if len(bad) > _NAMES else ""
         yield "task", f"{', '.join(bad[:_NAMES])}{more} did not complete; slurmwrap why {bad[0]}", "red"
 
 
-def _meaning(facts: JobStatus, waiting: Watched) -> Meaning:
+def _meaning(status: JobStatus, waiting: Watched) -> Meaning:
     """Why it waits, in words."""
     found, reason = meaning(waiting.record.reason), waiting.record.reason
-    if reason == "BeginTime" and facts.trial and not facts.trial.verdict:
+    if reason == "BeginTime" and status.trial and not status.trial.verdict:
         return Meaning(words="it waits for its pre-run", way_out="")
     if waiting.dependency and reason.startswith("Dependency"):
         return Meaning(words=f"{found.words}: {flat(waiting.dependency)}", way_out=found.way_out)
     return found
 
 
-def _waiting(facts: JobStatus, look: ScreenStyle) -> Iterator[tuple[str, str, str]]:
-    waiting = facts.waiting
+def _waiting(status: JobStatus, style: ScreenStyle) -> Iterator[tuple[str, str, str]]:
+    waiting = status.waiting
     assert waiting is not None
-    found = _meaning(facts, waiting)
+    found = _meaning(status, waiting)
     yield "reason", f"{found.words} ({flat(waiting.record.reason)})", ""
     if found.way_out:
         yield "", found.way_out, "dim"
-    if facts.trial is not None:
-        yield "pre-run", describe_prerun(facts, facts.trial, look.zone), ""
-        yield from (("", sentence, "yellow") for sentence in _failed_commands(facts))
-    yield from _start(facts, waiting, look)
-    yield from _place(facts, look)
+    if status.trial is not None:
+        yield "pre-run", describe_prerun(status, status.trial, style.zone), ""
+        yield from (("", sentence, "yellow") for sentence in _failed_commands(status))
+    yield from _start(status, waiting, style)
+    yield from _place(status, style)
 
 
-def _start(facts: JobStatus, waiting: Watched, look: ScreenStyle) -> Iterator[tuple[str, str, str]]:
+def _start(status: JobStatus, waiting: Watched, style: ScreenStyle) -> Iterator[tuple[str, str, str]]:
     """When it may begin, or when Slurm expects it to. While its pre-run goes on that row says it already."""
     begins = waiting.record.eligible_time or 0
     if waiting.record.reason == "BeginTime":
-        if begins > facts.at and (facts.trial is None or facts.trial.verdict is not None):
-            yield "start", f"not before {_when(begins, facts, look)}", ""
-    elif waiting.expected_start and waiting.expected_start > facts.at:
+        if begins > status.at and (status.trial is None or status.trial.verdict is not None):
+            yield "start", f"not before {_when(begins, status, style)}", ""
+    elif waiting.expected_start and waiting.expected_start > status.at:
         where = f", on {flat(waiting.expected_nodes)}" if waiting.expected_nodes else ""
-        yield "start", f"expected {_when(waiting.expected_start, facts, look)}{where}; Slurm's forecast", ""
+        yield "start", f"expected {_when(waiting.expected_start, status, style)}{where}; Slurm's forecast", ""
 
 
-def _when(at: float, facts: JobStatus, look: ScreenStyle) -> str:
-    return f"{clock(at, facts.at, look.zone)}, in {span(at - facts.at)}"
+def _when(at: float, status: JobStatus, style: ScreenStyle) -> str:
+    return f"{clock(at, status.at, style.zone)}, in {span(at - status.at)}"
 
 
-def _level(facts: JobStatus) -> tuple[str, str, float | None] | None:
+def _level(status: JobStatus) -> tuple[str, str, float | None] | None:
     """(what the job requires now, what it requires next, from when). None: nothing."""
-    levels, waiting = facts.plan.levels, facts.waiting
+    levels, waiting = status.plan.levels, status.waiting
     if waiting is None or len(levels) < 2:
         return None
     eligible = waiting.record.eligible_time
-    waited = max(0.0, facts.at - eligible) if eligible else 0.0
-    at = find_due_level(levels, waited) if facts.relaxes else 0
+    waited = max(0.0, status.at - eligible) if eligible else 0.0
+    at = find_due_level(levels, waited) if status.relaxes else 0
     if at + 1 >= len(levels):
         return (levels[at].name, "", None)
-    due = eligible + max(level.wait_s for level in levels[: at + 1]) if eligible and facts.relaxes else None
+    due = eligible + max(level.wait_s for level in levels[: at + 1]) if eligible and status.relaxes else None
     return (levels[at].name, levels[at + 1].name, due)
 
 
-def _place(facts: JobStatus, look: ScreenStyle) -> Iterator[tuple[str, str, str]]:
-    level = _level(facts)
-    switches = next((w.value for w in facts.plan.lines if w.option == "switches" and w.value), "")
+def _place(status: JobStatus, style: ScreenStyle) -> Iterator[tuple[str, str, str]]:
+    level = _level(status)
+    switches = next((w.value for w in status.plan.lines if w.option == "switches" and w.value), "")
     if level is not None and level[2] is not None:
         name, after, due = level
         then = "any nodes" if after == "any" else after
-        begins = facts.record.eligible_time or 0
-        if begins > facts.at:
+        begins = status.record.eligible_time or 0
+        if begins > status.at:
             wait = span((due or 0) - begins)
             yield "place", f"will require {flat(name)} for {wait} once it may start, then {flat(then)}", ""
             return
         yield (
             "place",
-            f"requires {flat(name)}; relaxes to {flat(then)} at {clock(due or 0, facts.at, look.zone)}, "
-            f"in {span((due or 0) - facts.at)}",
+            f"requires {flat(name)}; relaxes to {flat(then)} at {clock(due or 0, status.at, style.zone)}, "
+            f"in {span((due or 0) - status.at)}",
             "",
         )
-    elif level is not None and facts.relaxes:
+    elif level is not None and status.relaxes:
         yield (
             "place",
             "requires no particular nodes any more" if level[0] == "any" else f"requires {flat(level[0])}",
@@ -335,52 +335,52 @@ def _place(facts: JobStatus, look: ScreenStyle) -> Iterator[tuple[str, str, str]
         yield "place", f"requests at most {flat(count)} leaf switch{'es' if count != '1' else ''}{bound}", ""
 
 
-def _running(facts: JobStatus, record: JobRecord, look: ScreenStyle) -> Iterator[tuple[str, str, str]]:
+def _running(status: JobStatus, record: JobRecord, style: ScreenStyle) -> Iterator[tuple[str, str, str]]:
     if record.start_time:
-        yield "time", _time(facts.at, record, look), ""
-    if facts.steps is not None:
-        now = facts.rates[-1] if facts.rates else facts.steps.per_s
+        yield "time", _time(status.at, record, style), ""
+    if status.steps is not None:
+        now = status.rates[-1] if status.rates else status.steps.per_s
         rate = f"  {rate_word(now)}" if now else ""
-        late = f"  (none for {span(facts.at - facts.steps.at)})" if _steps_late(facts) else ""
-        yield "steps", f"{facts.steps.count:,}{rate}  {sparkline(facts.rates, look.unicode)}".rstrip() + late, ""
-    elif facts.counts_steps:
+        late = f"  (none for {span(status.at - status.steps.at)})" if _steps_late(status) else ""
+        yield "steps", f"{status.steps.count:,}{rate}  {sparkline(status.rates, style.unicode)}".rstrip() + late, ""
+    elif status.counts_steps:
         yield "steps", "none counted yet", ""
-    if facts.gpu_use is not None:
-        yield from gpu_rows(facts.gpu_use, look.unicode)
-    elif facts.gpus is False and record.gpus:
+    if status.gpu_use is not None:
+        yield from gpu_rows(status.gpu_use, style.unicode)
+    elif status.gpus is False and record.gpus:
         yield "GPU use", "--gpus measures it, by a small step in the job", "dim"
-    if facts.output is not None:
-        yield from _output(facts, facts.output, look)
+    if status.output is not None:
+        yield from _output(status, status.output, style)
 
 
-def _output(facts: JobStatus, output: Output, look: ScreenStyle) -> Iterator[tuple[str, str, str]]:
+def _output(status: JobStatus, output: Output, style: ScreenStyle) -> Iterator[tuple[str, str, str]]:
     """The last line, how old it is, and a warning where that is unusual."""
-    silent = _silent_s(facts)
+    silent = _silent_s(status)
     if output.last_line:
-        yield "output", flat(output.last_line)[: 2 * look.columns], ""
+        yield "output", flat(output.last_line)[: 2 * style.columns], ""
     if silent is None:
-        age = span(facts.at - output.at)
+        age = span(status.at - output.at)
         yield ("output", "none yet", "dim") if output.empty else ("", f"last output {age} ago", "dim")
         return
     gap = "" if output.empty or output.usual_gap_s < 1 else f"; usually a line every {span(output.usual_gap_s)}"
     yield "warning", f"no output for {span(silent)}{gap}", "yellow"
 
 
-def _time(now: float, record: JobRecord, look: ScreenStyle) -> str:
+def _time(now: float, record: JobRecord, style: ScreenStyle) -> str:
     """Elapsed, limit, a bar, and when it is over at the latest."""
     began = record.start_time or now
     if not record.time_limit_s:
         return f"{hms(now - began)}, without a limit"
-    shown = bar((now - began) / record.time_limit_s, look.unicode)
-    ends = clock(began + record.time_limit_s, now, look.zone)
+    shown = bar((now - began) / record.time_limit_s, style.unicode)
+    ends = clock(began + record.time_limit_s, now, style.zone)
     return f"{hms(now - began)} of {hms(record.time_limit_s)} {shown} ends by {ends}"
 
 
-def _counts(facts: JobStatus) -> Counter[str]:
+def _counts(status: JobStatus) -> Counter[str]:
     """State → jobs or tasks; a waiting row of an array stands for many."""
     found: Counter[str] = Counter()
-    for watched in facts.rows:
+    for watched in status.rows:
         record = watched.record
         found[record.state] += max(1, count_array_tasks(record.array_tasks))
-    found.update((facts.gone or {}).values())
+    found.update((status.gone or {}).values())
     return found

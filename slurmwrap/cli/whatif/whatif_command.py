@@ -104,14 +104,14 @@ def whatif(
     from slurmwrap.cli.whatif import whatif_output
     from slurmwrap.store.serialize import to_json_dict
 
-    voice = Console.of_terminal("slurmwrap whatif")
+    console = Console.of_terminal("slurmwrap whatif")
     page = output or (None if as_json else PAGE)
     if page is not None:
         _check_folder(page)
     study = _studied(
         _Given(sacct=sacct, profiles=profiles, nodes=nodes, since=since, anonymous=anonymous),
         _Size(servers=servers, gpus=gpus, cpus=cpus, mem_gb=mem_gb),
-        voice,
+        console,
     )
     if page is not None:
         from slurmwrap.cli.whatif import whatif_page
@@ -135,7 +135,7 @@ class _Given:
     anonymous: bool
 
 
-def _studied(given: _Given, size: _Size, voice: Console) -> Study:
+def _studied(given: _Given, size: _Size, console: Console) -> Study:
     _need_numpy()
     from slurmwrap.sim.trace.read_trace import open_load
     from slurmwrap.sim.whatif.whatif_replay import StudyOptions, submissions_of
@@ -150,14 +150,14 @@ def _studied(given: _Given, size: _Size, voice: Console) -> Study:
     try:
         said = submissions_of(load, site, known, asked)
         if len(said.jobs) >= _MANY:
-            voice.say(
+            console.say(
                 f"{len(said.jobs):,} jobs on {len(site.servers):,} nodes: minutes; a dump of fewer days takes less"
             )
-        return studied(said, _progress(voice))
+        return studied(said, _progress(console))
     except ValueError as error:
         raise TraceError(f"{given.sacct}: {error}", hint="dump a longer time, or give --since") from error
     finally:
-        voice.progress_done()
+        console.progress_done()
 
 
 def _hint() -> str:
@@ -223,7 +223,7 @@ def _since(text: str, load: Load) -> float | None:
         raise UsageError(str(error), hint=error.hint, exit_code=1) from error
 
 
-def _progress(voice: Console) -> Progress:
+def _progress(console: Console) -> Progress:
     """Redraws one line on a terminal, once the call has taken a second, with what is left of the part under way."""
     last = time.monotonic() + _QUIET_S
     begun: dict[str, float] = {}
@@ -234,7 +234,7 @@ def _progress(voice: Console) -> Progress:
         since = begun.setdefault(words, now)
         if now - last >= _EVERY_S:
             last = now
-            voice.redraw(f"{words}: {done:,} of {of:,}{left(now - since, done, of)}"[: columns()])
+            console.redraw(f"{words}: {done:,} of {of:,}{left(now - since, done, of)}"[: columns()])
 
     return told
 
@@ -284,23 +284,23 @@ LARGE = 5_000
 _LOOK_S = 0.5
 
 
-def studied(said: Submissions, progress: Progress, *, large: int = LARGE) -> Study:
+def studied(submissions: Submissions, progress: Progress, *, large: int = LARGE) -> Study:
     """The same study either way. ValueError as of `study_from`."""
-    if len(said.jobs) < large or (os.cpu_count() or 1) < 2:
+    if len(submissions.jobs) < large or (os.cpu_count() or 1) < 2:
         return study_from(
-            said,
+            submissions,
             Replay(
-                plain=play_plain(said, progress),
-                ours=play_ours(said, progress),
-                failures=play_failures(said, progress),
+                plain=play_plain(submissions, progress),
+                ours=play_ours(submissions, progress),
+                failures=play_failures(submissions, progress),
             ),
         )
     # spawn: a fork of a process with threads (numpy has some) may hang
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-        plain, failures = pool.submit(play_plain, said), pool.submit(play_failures, said)
-        ours = play_ours(said, progress)
+        plain, failures = pool.submit(play_plain, submissions), pool.submit(play_failures, submissions)
+        ours = play_ours(submissions, progress)
         _await([plain, failures], progress)
-        return study_from(said, Replay(plain=plain.result(), ours=ours, failures=failures.result()))
+        return study_from(submissions, Replay(plain=plain.result(), ours=ours, failures=failures.result()))
 
 
 def _await(parts: list[Future[Any]], progress: Progress) -> None:

@@ -169,10 +169,10 @@ def _lock_folder(folder: str) -> int:
     return descriptor
 
 
-def _is_abandoned(folder: Path) -> bool:
+def _is_abandoned(directory: Path) -> bool:
     """True when no one holds its lock: a folder without one is just being made, or older than locks."""
     try:
-        descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = os.open(directory / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return False
     try:

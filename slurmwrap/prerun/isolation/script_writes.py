@@ -74,12 +74,12 @@ def find_touched_files(
     return tuple(dict.fromkeys(one for one in found if not (covered and one.command == ">" and not one.path)))
 
 
-def _list_inner_redirections(one: StartedProgram, is_free: Callable[[str], bool]) -> list[FileWrite]:
+def _list_inner_redirections(program: StartedProgram, is_free: Callable[[str], bool]) -> list[FileWrite]:
     """What another script, or the text of `bash -c`, redirects to: no copy of those is made."""
-    if not one.inner or one.contained:
+    if not program.inner or program.contained:
         return []
-    files = (word for word in one.targets if not _DESCRIPTOR.fullmatch(word) and not word.startswith("/dev/"))
-    paths = [make_absolute(word, one.cwd) for word in files]
+    files = (word for word in program.targets if not _DESCRIPTOR.fullmatch(word) and not word.startswith("/dev/"))
+    paths = [make_absolute(word, program.cwd) for word in files]
     known = [path if UNKNOWN not in path else "" for path in paths]
     return [FileWrite(path=path, line=0, command=">") for path in known if not path or not is_free(path)]
 
@@ -98,17 +98,19 @@ def _list_substitution_redirections(script_text: str, chdir: str, is_free: Calla
     return found
 
 
-def _list_writes(one: StartedProgram, is_free: Callable[[str], bool], exists: Callable[[str], bool]) -> list[FileWrite]:
-    if one.contained or not one.words:
+def _list_writes(
+    program: StartedProgram, is_free: Callable[[str], bool], exists: Callable[[str], bool]
+) -> list[FileWrite]:
+    if program.contained or not program.words:
         return []
-    word = one.words[0]
+    word = program.words[0]
     name = os.path.basename(word)  # noqa: PTH119
-    if name in _UNGUARDED and one.sure:
-        return [FileWrite(path="", line=one.line, command=name)]
-    if not (one.sure or "/" in word) or (word == name and name not in SHIMMED):
+    if name in _UNGUARDED and program.sure:
+        return [FileWrite(path="", line=program.line, command=name)]
+    if not (program.sure or "/" in word) or (word == name and name not in SHIMMED):
         return []
     # Its shim looks whether it changes anything.
-    paths = find_changed_paths(one.words, one.cwd) if name != "chmod" else ()
+    paths = find_changed_paths(program.words, program.cwd) if name != "chmod" else ()
     known = [path for path in paths if UNKNOWN not in path and not set("*?[") & set(path) and path != ENVIRONMENT]
     touched = [p for p in known if not is_free(p) and (name not in REMOVERS or exists(p))]
     # No shim stands before /bin/rm.
@@ -116,7 +118,7 @@ def _list_writes(one: StartedProgram, is_free: Callable[[str], bool], exists: Ca
         touched.append("")
     if ENVIRONMENT in paths and not is_free(ENVIRONMENT):
         touched.append(ENVIRONMENT)
-    return [FileWrite(path=path, line=0 if one.inner else one.line, command=name) for path in touched]
+    return [FileWrite(path=path, line=0 if program.inner else program.line, command=name) for path in touched]
 
 
 def is_shell(script_text: str) -> bool:

@@ -103,10 +103,10 @@ _MORE_TRICKS = (
 )
 
 
-def read_program(entry: EntryPoint, source: PythonSource, desk: StaticContext) -> ProgramImports:
+def read_program(entry: EntryPoint, source: PythonSource, context: StaticContext) -> ProgramImports:
     """Follows the imports of `source`, breadth first, within a bound of files and the desk's time."""
     key = (entry.path, entry.cwd, entry.modules, entry.kind, entry.module)
-    if source.path and (kept := desk.programs.get(key)) is not None:
+    if source.path and (kept := context.programs.get(key)) is not None:
         program: ProgramImports = replace(kept, entry=entry)
         return program
     roots, known = list_search_roots(entry)
@@ -121,10 +121,10 @@ def read_program(entry: EntryPoint, source: PythonSource, desk: StaticContext) -
         for path, opened, sure in _list_reached_files(reached, program):
             if path in files and (files[path].sure or not sure):
                 continue
-            whole = len(files) < _FILES and desk.left() > _TO_JUDGE_S and _read(files) < _BYTES
+            whole = len(files) < _FILES and context.left() > _TO_JUDGE_S and _read(files) < _BYTES
             if not whole:
                 break
-            fresh = desk.source(path)
+            fresh = context.source(path)
             files[path] = Reached(source=fresh, folder=opened, sure=sure, imports=list_imports(fresh))
     tricks = any(f.source.mentions(*_TRICKS, *_MORE_TRICKS) for f in files.values())
     read = ProgramImports(
@@ -137,7 +137,7 @@ def read_program(entry: EntryPoint, source: PythonSource, desk: StaticContext) -
         found=program.found,
     )
     if entry.code is None:
-        desk.programs[key] = read
+        context.programs[key] = read
     return read
 
 

@@ -28,7 +28,7 @@ _READ = re.compile(
 
 
 def find_missing_paths(
-    entry: EntryPoint, desk: StaticContext, made: frozenset[str], *, after_others: bool
+    entry: EntryPoint, context: StaticContext, made: frozenset[str], *, after_others: bool
 ) -> Iterator[Finding]:
     """Missing paths, unless an earlier program may have made them; files that are empty or stand for others.
 
@@ -37,15 +37,15 @@ def find_missing_paths(
         return
     if not after_others and entry.certain:
         for option, path in list_missing_paths(entry.argv, entry.cwd):
-            if path.startswith(desk.node_local) or _is_made(path, entry.cwd, made):
+            if path.startswith(context.node_local) or _is_made(path, entry.cwd, made):
                 continue
             found = _make_finding(
-                entry, desk, f"{option} {path}: no such file or directory".strip(), _format_missing_fix(path)
+                entry, context, f"{option} {path}: no such file or directory".strip(), _format_missing_fix(path)
             )
             yield replace(found, severity=Severity.ERROR) if _is_typing_error(option, path) else found
     for option, path in list(list_given_files(entry.argv, entry.cwd))[:_LOOKED_AT]:
-        if desk.left() > 0.1 and (fault := _find_path_fault(path)):
-            yield _make_finding(entry, desk, f"{option} {path} {fault[0]}".strip(), fault[1])
+        if context.left() > 0.1 and (fault := _find_path_fault(path)):
+            yield _make_finding(entry, context, f"{option} {path} {fault[0]}".strip(), fault[1])
 
 
 def _is_made(path: str, cwd: str, made: frozenset[str]) -> bool:
@@ -69,11 +69,11 @@ def _format_missing_fix(path: str) -> str:
     return f"correct the path{suggest_path(path)}, or ignore this if the job makes it"
 
 
-def _make_finding(entry: EntryPoint, desk: StaticContext, message: str, fix: str) -> Finding:
+def _make_finding(entry: EntryPoint, context: StaticContext, message: str, fix: str) -> Finding:
     return Finding(
         severity=Severity.WARNING,
         message=message,
-        file=desk.where(entry),
+        file=context.where(entry),
         line=entry.line,
         fix=fix,
         category="incorrect_inputs",

@@ -22,7 +22,9 @@ from slurmwrap.sbatch.option_table import BY_NAME
 _SPREADS = ("srun", "ssh", "pdsh", "mpirun", "mpiexec", "clush", "ray", "parallel", "SLURM_NODEID", "horovodrun")
 
 
-def launch_findings(request: JobRequest, commands: Sequence[StartedProgram], desk: StaticContext) -> Iterator[Finding]:
+def launch_findings(
+    request: JobRequest, commands: Sequence[StartedProgram], context: StaticContext
+) -> Iterator[Finding]:
     """Findings in the lines of the launchers."""
     entries = [one.entry for one in commands if one.entry is not None and one.entry.kind != "shell"]
     spread = any(word in _SPREADS for one in commands for word in (one.entry.whole if one.entry else one.words))
@@ -31,13 +33,13 @@ def launch_findings(request: JobRequest, commands: Sequence[StartedProgram], des
     words = text.decode("utf-8", "replace")
     for entry in entries:
         if len(entries) == 1 and not _SHARED.search(words):
-            yield from _make_findings(_check_idle_gpus(entry, request.shape), entry, desk)
-        yield from _make_findings(_check_entry(entry, request.shape, request, spread, len(entries)), entry, desk)
+            yield from _make_findings(_check_idle_gpus(entry, request.shape), entry, context)
+        yield from _make_findings(_check_entry(entry, request.shape, request, spread, len(entries)), entry, context)
 
 
-def _make_findings(remarks: Iterator[tuple[str, str]], entry: EntryPoint, desk: StaticContext) -> Iterator[Finding]:
+def _make_findings(remarks: Iterator[tuple[str, str]], entry: EntryPoint, context: StaticContext) -> Iterator[Finding]:
     for message, fix in remarks:
-        yield Finding(severity=Severity.WARNING, message=message, file=desk.where(entry), line=entry.line, fix=fix)
+        yield Finding(severity=Severity.WARNING, message=message, file=context.where(entry), line=entry.line, fix=fix)
 
 
 def _check_entry(
@@ -236,16 +238,16 @@ _SRUN_ONLY = split_word_table(
 )
 
 
-def check_launcher_options(started: Sequence[StartedProgram], desk: StaticContext) -> Iterator[Finding]:
+def check_launcher_options(started: Sequence[StartedProgram], context: StaticContext) -> Iterator[Finding]:
     """One finding for each option that looks misspelt."""
     known = frozenset(BY_NAME) | _SRUN_ONLY
     for one in started:
         words = one.entry.whole if one.entry is not None else ()
         if words and os.path.basename(words[0]) == "srun":  # noqa: PTH119
             options = (name for name, _ in parse_srun(words[1:]).options if len(name) > 1)
-            yield from _make_option_findings(options, known, "srun", one, desk)
+            yield from _make_option_findings(options, known, "srun", one, context)
         yield from _make_option_findings(
-            _list_launcher_names(words), _list_known_options(words), "the launcher", one, desk
+            _list_launcher_names(words), _list_known_options(words), "the launcher", one, context
         )
 
 
@@ -253,19 +255,19 @@ def check_launcher_options(started: Sequence[StartedProgram], desk: StaticContex
 _ALWAYS_KNOWN = ("list", "none", "openmpi")
 
 
-def check_mpi_types(started: Sequence[StartedProgram], desk: StaticContext) -> Iterator[Finding]:
+def check_mpi_types(started: Sequence[StartedProgram], context: StaticContext) -> Iterator[Finding]:
     """`srun --mpi=TYPE` with a type that the srun of this machine does not have. Asks it, for such a script alone."""
     for one in started:
         words = one.entry.whole if one.entry is not None else tuple(w.literal or UNKNOWN for w in _get_raw_words(one))
         named = parse_srun(words[1:]).value("mpi") if words and os.path.basename(words[0]) == "srun" else None  # noqa: PTH119
         if not named or UNKNOWN in named or named in _ALWAYS_KNOWN:
             continue
-        known = _list_mpi_types(desk)
+        known = _list_mpi_types(context)
         if known and named not in known:
             yield Finding(
                 severity=Severity.WARNING,
                 message=f"srun --mpi={named}: the srun of this machine has {', '.join(known)}",
-                file=desk.where(one.entry) if one.entry is not None else desk.script,
+                file=context.where(one.entry) if one.entry is not None else context.script,
                 line=one.line,
                 fix=f"did you mean --mpi={find_nearest(named, known, 0.5) or known[-1]}? srun --mpi=list shows them",
                 category="mpi_error",
@@ -273,15 +275,15 @@ def check_mpi_types(started: Sequence[StartedProgram], desk: StaticContext) -> I
             return
 
 
-def _get_raw_words(one: StartedProgram) -> Sequence[RawWord]:
-    return one.raw.words if one.raw is not None else ()
+def _get_raw_words(program: StartedProgram) -> Sequence[RawWord]:
+    return program.raw.words if program.raw is not None else ()
 
 
-def _list_mpi_types(desk: StaticContext) -> tuple[str, ...]:
+def _list_mpi_types(context: StaticContext) -> tuple[str, ...]:
     """As `srun --mpi=list` names them (22.05 to 25.11: one in each indented line), () when it does not answer."""
-    if desk.left() < _MPI_LIST_S:
+    if context.left() < _MPI_LIST_S:
         return ()
-    answer = desk.run(["srun", "--mpi=list"], timeout_s=_MPI_LIST_S)
+    answer = context.run(["srun", "--mpi=list"], timeout_s=_MPI_LIST_S)
     said = (answer.stdout + b"\n" + answer.stderr).decode("utf-8", "replace")
     if answer.exit_code != 0 or "MPI" not in said:
         return ()
@@ -322,7 +324,7 @@ def _list_known_options(words: Sequence[str]) -> frozenset[str]:
 
 
 def _make_option_findings(
-    names: Iterator[str] | list[str], known: frozenset[str], program: str, one: StartedProgram, desk: StaticContext
+    names: Iterator[str] | list[str], known: frozenset[str], program: str, one: StartedProgram, context: StaticContext
 ) -> Iterator[Finding]:
     for name in names:
         if name in known or UNKNOWN in name or any(k.startswith(name) for k in known):
@@ -333,7 +335,7 @@ def _make_option_findings(
             yield Finding(
                 severity=Severity.WARNING,
                 message=f"{program} has no option --{name}",
-                file=desk.script,
+                file=context.script,
                 line=one.line,
                 fix=f"did you mean --{shown}?",
                 category="semantic_error",

@@ -195,14 +195,14 @@ def list_needed_packages(program: ProgramImports) -> tuple[NeededPackage, ...]:
 
 
 def find_missing_packages(
-    program: ProgramImports, python: Python | None, desk: StaticContext, modules: Sequence[NeededPackage] = ()
+    program: ProgramImports, python: Python | None, context: StaticContext, modules: Sequence[NeededPackage] = ()
 ) -> Iterator[Finding]:
     """Packages that the program's own interpreter does not find. `modules`: what is asked for by `python -m`."""
     entry = program.entry
     if python is None or program.tricks or not program.roots_known or entry.installs:
         return
     wanted = [*modules, *list_needed_packages(program)]
-    answer = look_up([w.name for w in wanted], program.roots, python.path, desk)
+    answer = look_up([w.name for w in wanted], program.roots, python.path, context)
     if answer is None:
         return
     missing = [w for w in wanted if w.name in answer.missing]

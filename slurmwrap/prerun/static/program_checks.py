@@ -35,12 +35,12 @@ _COMPILE = "import sys; compile(getattr(sys.stdin, 'buffer', sys.stdin).read(), 
 
 
 def check_syntax(
-    source: PythonSource, python: str | None, desk: StaticContext, *, may_err: bool = True
+    source: PythonSource, python: str | None, context: StaticContext, *, may_err: bool = True
 ) -> Iterator[Finding]:
     """`python`: path of the interpreter that will run it, None when that is not known."""
     if source.error is None:
         return
-    second = ask_job_interpreter(source, python, desk)
+    second = ask_job_interpreter(source, python, context)
     if second is False:
         # A newer or older Python than ours, and it takes the file.
         return
@@ -57,14 +57,14 @@ def check_syntax(
     )
 
 
-def ask_job_interpreter(source: PythonSource, python: str | None, desk: StaticContext) -> bool | None:
+def ask_job_interpreter(source: PythonSource, python: str | None, context: StaticContext) -> bool | None:
     """True: the job's own interpreter refuses the text as well; False: it takes it; None: it cannot be asked."""
-    if python is None or desk.left() <= 0.1:
+    if python is None or context.left() <= 0.1:
         return None
     if Path(python).resolve() == Path(sys.executable).resolve():
         return True
     argv = [python, "-I", "-S", "-W", "ignore", "-c", _COMPILE]
-    answer = desk.run(argv, timeout_s=min(1.0, desk.left()), stdin=source.content)
+    answer = context.run(argv, timeout_s=min(1.0, context.left()), stdin=source.content)
     if answer.exit_code == 0:
         return False
     return True if b"Error" in answer.stderr and answer.exit_code == 1 else None
@@ -175,23 +175,23 @@ _NAMES_S = 3.3 / (1 << 20)
 _ENOUGH_S = 0.15
 
 
-def check_program(entry: EntryPoint, desk: StaticContext) -> Iterator[Finding]:
+def check_program(entry: EntryPoint, context: StaticContext) -> Iterator[Finding]:
     """The entry point is there, can be read, compiles, finds its imports, defines its names and takes its options."""
     if entry.code is not None:
         yield from _check_source(
-            entry, read_source(_encode_code(entry.code), desk.where(entry), entry.code_line - 1), desk
+            entry, read_source(_encode_code(entry.code), context.where(entry), entry.code_line - 1), context
         )
     elif entry.path:
-        yield from _check_file(entry, desk)
+        yield from _check_file(entry, context)
     elif entry.module:
-        yield from _check_module(entry, desk)
+        yield from _check_module(entry, context)
 
 
 def _encode_code(code: str) -> bytes:
     return code.encode("utf-8", "surrogateescape")
 
 
-def _check_file(entry: EntryPoint, desk: StaticContext) -> Iterator[Finding]:
+def _check_file(entry: EntryPoint, context: StaticContext) -> Iterator[Finding]:
     path = Path(entry.path)
     try:
         there = path.exists() and not (path.is_dir() and not (path / "__main__.py").exists())
@@ -199,18 +199,18 @@ def _check_file(entry: EntryPoint, desk: StaticContext) -> Iterator[Finding]:
         there = False
     if not there:
         if not (entry.contained and _is_inside_container(entry)):
-            yield make_missing_program_finding(entry, desk)
+            yield make_missing_program_finding(entry, context)
     elif not os.access(path, os.R_OK):
         yield Finding(
-            severity=desk.severity(entry),
+            severity=context.severity(entry),
             message=f"{path} cannot be read by you",
-            file=desk.where(entry),
+            file=context.where(entry),
             line=entry.line,
             fix=f"chmod u+r {path}, or ask its owner",
             category="permission_error",
         )
     elif path.is_file():
-        yield from _check_source(entry, desk.source(entry.path), desk)
+        yield from _check_source(entry, context.source(entry.path), context)
 
 
 def _is_inside_container(entry: EntryPoint) -> bool:
@@ -220,66 +220,68 @@ def _is_inside_container(entry: EntryPoint) -> bool:
     return given.startswith("/") or any(w.split("=")[0] in moved for w in entry.whole)
 
 
-def make_missing_program_finding(entry: EntryPoint, desk: StaticContext) -> Finding:
+def make_missing_program_finding(entry: EntryPoint, context: StaticContext) -> Finding:
     """The program does not exist."""
     return Finding(
-        severity=desk.severity(entry),
+        severity=context.severity(entry),
         message=f"{entry.path}: no such file (started by {entry.kind})",
-        file=desk.where(entry),
+        file=context.where(entry),
         line=entry.line,
         fix=f"correct the path{suggest_path(entry.path)}",
         category="incorrect_inputs",
     )
 
 
-def _check_source(entry: EntryPoint, source: PythonSource, desk: StaticContext) -> Iterator[Finding]:
-    python = find_python(entry, desk)
+def _check_source(entry: EntryPoint, source: PythonSource, context: StaticContext) -> Iterator[Finding]:
+    python = find_python(entry, context)
     asked = python.path if python else None
     if source.error is not None:
-        yield from check_syntax(source, asked, desk, may_err=entry.certain)
+        yield from check_syntax(source, asked, context, may_err=entry.certain)
         return
-    if source.tree is None or desk.left() < _ENOUGH_S:
+    if source.tree is None or context.left() < _ENOUGH_S:
         return
-    program = read_program(entry, source, desk)
+    program = read_program(entry, source, context)
     for reached in program.files[1:]:
-        if desk.left() > _ENOUGH_S:
-            yield from check_syntax(reached.source, asked, desk, may_err=reached.sure and entry.certain)
-    yield from _check_imports_and_names(program, python, desk)
+        if context.left() > _ENOUGH_S:
+            yield from check_syntax(reached.source, asked, context, may_err=reached.sure and entry.certain)
+    yield from _check_imports_and_names(program, python, context)
 
 
-def _check_imports_and_names(program: ProgramImports, python: Python | None, desk: StaticContext) -> Iterator[Finding]:
+def _check_imports_and_names(
+    program: ProgramImports, python: Python | None, context: StaticContext
+) -> Iterator[Finding]:
     entry = program.entry
-    if desk.left() > _ENOUGH_S:
+    if context.left() > _ENOUGH_S:
         yield from find_local_faults(program)
-    if desk.left() > _ENOUGH_S:
-        yield from name_faults(program, python, lambda size: desk.left() > _ENOUGH_S + size * _NAMES_S)
-    if desk.left() > _ENOUGH_S:
-        yield from find_attribute_faults(program, lambda: desk.left() > _ENOUGH_S)
+    if context.left() > _ENOUGH_S:
+        yield from name_faults(program, python, lambda size: context.left() > _ENOUGH_S + size * _NAMES_S)
+    if context.left() > _ENOUGH_S:
+        yield from find_attribute_faults(program, lambda: context.left() > _ENOUGH_S)
     size = sum(len(one.source.content) for one in program.files)
-    if desk.left() > _ENOUGH_S + size * _PARSER_S:
+    if context.left() > _ENOUGH_S + size * _PARSER_S:
         parser = read_parser(program)
         if parser is not None:
-            yield from find_misfitting_options(entry, parser, desk.where(entry))
+            yield from find_misfitting_options(entry, parser, context.where(entry))
         else:
-            yield from check_other_libraries(program, desk.where(entry))
+            yield from check_other_libraries(program, context.where(entry))
     # `python -c "import x" || pip install x`
-    if desk.left() > _ENOUGH_S and (entry.code is None or entry.certain):
-        yield from find_missing_packages(program, python, desk)
+    if context.left() > _ENOUGH_S and (entry.code is None or entry.certain):
+        yield from find_missing_packages(program, python, context)
 
 
-def _check_module(entry: EntryPoint, desk: StaticContext) -> Iterator[Finding]:
+def _check_module(entry: EntryPoint, context: StaticContext) -> Iterator[Finding]:
     """`python -m name` where no file of that name lies in the working directory."""
     roots, _ = list_search_roots(entry)
     found = find_module(entry.module, roots, "")
     if found.kind in ("module", "package"):
         path = found.path if found.kind == "module" else str(Path(found.path).with_name("__main__.py"))
         if Path(path).is_file():
-            yield from _check_source(replace(entry, path=path), desk.source(path), desk)
+            yield from _check_source(replace(entry, path=path), context.source(path), context)
         return
-    where = desk.where(entry)
+    where = context.where(entry)
     if found.kind == "missing":
         yield Finding(
-            severity=desk.severity(entry, entry.cwd),
+            severity=context.severity(entry, entry.cwd),
             message=f"No module named {entry.module!r} below {entry.cwd or 'the working directory'}",
             file=where,
             line=entry.line,
@@ -290,4 +292,4 @@ def _check_module(entry: EntryPoint, desk: StaticContext) -> Iterator[Finding]:
     bare = ProgramImports(entry=entry, files=(), roots=roots, roots_known=bool(roots))
     top = entry.module.split(".")[0]
     wanted = (NeededPackage(name=top, file=where, line=entry.line, sure=True),)
-    yield from find_missing_packages(bare, find_python(entry, desk), desk, wanted)
+    yield from find_missing_packages(bare, find_python(entry, context), context, wanted)

@@ -24,18 +24,18 @@ _LIBRARIES = split_word_table(
 _MARGIN_S = 0.3
 
 
-def read_own_program(entry: EntryPoint, desk: StaticContext) -> ProgramImports | None:
+def read_own_program(entry: EntryPoint, context: StaticContext) -> ProgramImports | None:
     """The program of a Python file with all it imports of the user's; None where that cannot be read whole."""
-    if not entry.path or entry.code is not None or entry.contained or desk.left() < _MARGIN_S:
+    if not entry.path or entry.code is not None or entry.contained or context.left() < _MARGIN_S:
         return None
-    source = desk.source(entry.path)
-    program = read_program(entry, source, desk) if source.tree is not None else None
+    source = context.source(entry.path)
+    program = read_program(entry, source, context) if source.tree is not None else None
     return program if program is not None and program.whole and not _is_running_text(program) else None
 
 
-def read_own_text(entry: EntryPoint, desk: StaticContext) -> bytes | None:
+def read_own_text(entry: EntryPoint, context: StaticContext) -> bytes | None:
     """All the program's own files behind each other; None where something else may decide as well."""
-    program = read_own_program(entry, desk)
+    program = read_own_program(entry, context)
     if program is None:
         return None
     for reached in program.files:

@@ -66,7 +66,7 @@ class Lookup:
     version: tuple[int, int]
 
 
-def find_python(entry: EntryPoint, desk: StaticContext) -> Python | None:
+def find_python(entry: EntryPoint, context: StaticContext) -> Python | None:
     """The interpreter of `entry`, None when it cannot be known from here."""
     if entry.contained:
         return None
@@ -77,16 +77,16 @@ def find_python(entry: EntryPoint, desk: StaticContext) -> Python | None:
         base = entry.cwd if not named.startswith("/") else "/"
         found = os.path.normpath(os.path.join(base, named)) if base else ""  # noqa: PTH118
     else:
-        found = _find_on_path(named, entry.search, desk.environ) or ""
+        found = _find_on_path(named, entry.search, context.environ) or ""
     if found and not entry.interpreter:
         found = _read_shebang(found)
     if not found or not os.access(found, os.X_OK) or Path(found).is_dir():
         return None
-    shared = not found.startswith((*_SYSTEM, *desk.node_local)) and not _is_script(found)
+    shared = not found.startswith((*_SYSTEM, *context.node_local)) and not _is_script(found)
     return Python(
         path=found,
         certain=shared and not isinstance(named, Guess),
-        chosen="/" in named or _is_chosen(found, entry.search, desk.environ),
+        chosen="/" in named or _is_chosen(found, entry.search, context.environ),
     )
 
 
@@ -168,14 +168,14 @@ def _read_listed_environments(home: str) -> list[str]:
         return []
 
 
-def look_up(names: Sequence[str], roots: Sequence[str], python: str, desk: StaticContext) -> Lookup | None:
+def look_up(names: Sequence[str], roots: Sequence[str], python: str, context: StaticContext) -> Lookup | None:
     """Which of `names` (without dots) `python` would not find with `roots` before its own path; None: no answer."""
-    left = desk.left()
+    left = context.left()
     if not names or left <= 0.1:
         return None
     argv = [python, "-W", "ignore", "-c", _QUESTION, json.dumps(list(roots)), json.dumps(list(names))]
-    environ = {k: v for k, v in desk.environ.items() if k not in _NOT_HANDED_ON}
-    answer = desk.run(argv, timeout_s=left, environ={**environ, "PYTHONDONTWRITEBYTECODE": "1"})
+    environ = {k: v for k, v in context.environ.items() if k not in _NOT_HANDED_ON}
+    answer = context.run(argv, timeout_s=left, environ={**environ, "PYTHONDONTWRITEBYTECODE": "1"})
     if answer.exit_code != 0:
         return None
     try:

@@ -24,7 +24,7 @@ _MAKES_NO_FILES = HARMLESS | split_word_table(
 )
 
 
-def check_script_environment(started: Sequence[StartedProgram], text: str, desk: StaticContext) -> Iterator[Finding]:
+def check_script_environment(started: Sequence[StartedProgram], text: str, context: StaticContext) -> Iterator[Finding]:
     """One finding for each directory or sourced file that is not there, and each variable that `set -u` trips over."""
     made = False
     strict = is_stopped_by_failure(text)
@@ -33,10 +33,10 @@ def check_script_environment(started: Sequence[StartedProgram], text: str, desk:
             continue
         following = started[at + 1].words[:1] if at + 1 < len(started) else ()
         if one.words[0] in ("cd", "pushd", ".", "source") and len(one.words) == 2 and one.sure and not made:
-            yield from _check_target(one, strict, following == ("exit",), desk)
+            yield from _check_target(one, strict, following == ("exit",), context)
         made = made or may_make(one)
     if re.search(r"^\s*set\s+-\w*u|^\s*set\s+-o\s+nounset|^#!\S+\s+-\w*u", text, re.M):
-        yield from _check_unset_variables(started, text, desk)
+        yield from _check_unset_variables(started, text, context)
 
 
 def is_stopped_by_failure(text: str) -> bool:
@@ -45,42 +45,42 @@ def is_stopped_by_failure(text: str) -> bool:
     return on is not None and re.search(r"\bset\s+\+\w*e|\bset\s+\+o\s+errexit", text) is None
 
 
-def may_make(one: StartedProgram) -> bool:
+def may_make(program: StartedProgram) -> bool:
     """Whether a command of the script itself may make files or directories."""
-    assert one.raw is not None
-    if not one.words:
+    assert program.raw is not None
+    if not program.words:
         return False
-    name = os.path.basename(one.words[0])  # noqa: PTH119
-    environment = name in CONDAS and one.words[1:2] != ("activate",)
-    return name not in _MAKES_NO_FILES or environment or one.raw.writes
+    name = os.path.basename(program.words[0])  # noqa: PTH119
+    environment = name in CONDAS and program.words[1:2] != ("activate",)
+    return name not in _MAKES_NO_FILES or environment or program.raw.writes
 
 
-def _check_target(one: StartedProgram, strict: bool, or_exit: bool, desk: StaticContext) -> Iterator[Finding]:
-    word = one.words[1]
-    sources = one.words[0] in (".", "source")
+def _check_target(program: StartedProgram, strict: bool, or_exit: bool, context: StaticContext) -> Iterator[Finding]:
+    word = program.words[1]
+    sources = program.words[0] in (".", "source")
     if UNKNOWN in word or isinstance(word, Guess) or word.startswith("-") or not word.strip():
         return
-    base = _find_directory_before(one, desk)
+    base = _find_directory_before(program, context)
     if (not word.startswith("/") and not base) or (sources and "/" not in word):
         # Source looks on PATH for a name without a slash.
         return
     path = os.path.normpath(os.path.join(base, word))  # noqa: PTH118
     if Path(path).exists() if sources else Path(path).is_dir():
         return
-    if path.startswith((*desk.node_local, "/etc/", "/usr/", "/opt/")):
+    if path.startswith((*context.node_local, "/etc/", "/usr/", "/opt/")):
         return  # a node's own
-    assert one.raw is not None
+    assert program.raw is not None
     activates = sources and os.path.basename(path) == "activate"  # noqa: PTH119
-    ends = or_exit if one.raw.then == "||" else strict and one.raw.then != "&&"
-    certain = (ends or (activates and one.raw.then not in ("||", "&&"))) and is_mounted(path)
+    ends = or_exit if program.raw.then == "||" else strict and program.raw.then != "&&"
+    certain = (ends or (activates and program.raw.then not in ("||", "&&"))) and is_mounted(path)
     # Else the `cd` before it failed.
     certain = certain and (word.startswith("/") or Path(base).is_dir())
     what = "file" if sources else "directory"
     yield Finding(
         severity=Severity.ERROR if certain else Severity.WARNING,
-        message=f"{one.words[0]} {word}: there is no {what} {path}",
-        file=desk.script,
-        line=one.line,
+        message=f"{program.words[0]} {word}: there is no {what} {path}",
+        file=context.script,
+        line=program.line,
         fix="remove the quotes: the shell leaves a quoted ~ as it is"
         if word.startswith("~/")
         else f"correct the path{suggest_path(path)}",
@@ -88,9 +88,9 @@ def _check_target(one: StartedProgram, strict: bool, or_exit: bool, desk: Static
     )
 
 
-def _find_directory_before(one: StartedProgram, desk: StaticContext) -> str:
+def _find_directory_before(program: StartedProgram, context: StaticContext) -> str:
     """The directory in which a command runs; of `cd` itself the one before it."""
-    return one.before if one.words[0] in ("cd", "pushd") else one.cwd
+    return program.before if program.words[0] in ("cd", "pushd") else program.cwd
 
 
 # Slurm, a login and a node's Prolog set these; modules and sourced files may set any.
@@ -103,7 +103,7 @@ _SHELL_OWN = split_word_table(
 )
 
 
-def _check_unset_variables(started: Sequence[StartedProgram], text: str, desk: StaticContext) -> Iterator[Finding]:
+def _check_unset_variables(started: Sequence[StartedProgram], text: str, context: StaticContext) -> Iterator[Finding]:
     names = {one.words[0] for one in started if one.words}
     if names & {
         "module",
@@ -129,7 +129,7 @@ def _check_unset_variables(started: Sequence[StartedProgram], text: str, desk: S
         ):
             if (
                 name in told
-                or name in desk.environ
+                or name in context.environ
                 or name in _SHELL_OWN
                 or _SET.match(name)
                 or not name.isidentifier()
@@ -141,7 +141,7 @@ def _check_unset_variables(started: Sequence[StartedProgram], text: str, desk: S
             yield Finding(
                 severity=Severity.WARNING,
                 message=f"${name} is set nowhere, and set -u ends the script at its first use",
-                file=desk.script,
+                file=context.script,
                 line=one.line,
                 fix=f"set {name}, or write ${{{name}:-}}",
                 category="semantic_error",

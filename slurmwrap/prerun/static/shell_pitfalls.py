@@ -18,7 +18,7 @@ _DIRECTIVE = re.compile(r"#SBATCH\s+-")
 _ALMOST = re.compile(r"\s*#([A-Za-z]{4,8}):?\s+--?[a-zA-Z]")
 
 
-def check_script_text(text: str, desk: StaticContext) -> Iterator[Finding]:
+def check_script_text(text: str, context: StaticContext) -> Iterator[Finding]:
     """One finding for each such line."""
     found = parse_commands(text)
     inside = _find_quoted_lines(found)
@@ -28,11 +28,11 @@ def check_script_text(text: str, desk: StaticContext) -> Iterator[Finding]:
         if number in inside:
             continue
         if number > first and _DIRECTIVE.match(line):
-            yield _make_late_directive_finding(number, first, desk)
+            yield _make_late_directive_finding(number, first, context)
         elif number < first and (almost := _ALMOST.match(line)) and not _DIRECTIVE.match(line):
-            yield from _check_misspelt_directive(number, line, almost[1], desk)
+            yield from _check_misspelt_directive(number, line, almost[1], context)
         elif number >= first and not line.lstrip().startswith("#"):
-            yield from _check_odd_letters(number, line, lines, desk)
+            yield from _check_odd_letters(number, line, lines, context)
 
 
 def _find_quoted_lines(found: tuple[RawCommand, ...]) -> frozenset[int]:
@@ -47,17 +47,17 @@ def _find_quoted_lines(found: tuple[RawCommand, ...]) -> frozenset[int]:
     return frozenset(inside)
 
 
-def _make_late_directive_finding(number: int, first: int, desk: StaticContext) -> Finding:
+def _make_late_directive_finding(number: int, first: int, context: StaticContext) -> Finding:
     return Finding(
         severity=Severity.WARNING,
         message=f"sbatch ignores this #SBATCH line: it comes after the first command (line {first})",
-        file=desk.script,
+        file=context.script,
         line=number,
         fix=f"move it above line {first}",
     )
 
 
-def _check_misspelt_directive(number: int, line: str, word: str, desk: StaticContext) -> Iterator[Finding]:
+def _check_misspelt_directive(number: int, line: str, word: str, context: StaticContext) -> Iterator[Finding]:
     if word == "SBATCH" and line[0] in " \t":
         message = "sbatch takes this line for a comment: blanks stand before #SBATCH"
     elif word not in ("SBATCH", "GSUB", "SLURM") and find_nearest(word.upper(), ("SBATCH",), 0.75):
@@ -65,16 +65,16 @@ def _check_misspelt_directive(number: int, line: str, word: str, desk: StaticCon
     else:
         return
     yield Finding(
-        severity=Severity.WARNING, message=message, file=desk.script, line=number, fix="did you mean #SBATCH?"
+        severity=Severity.WARNING, message=message, file=context.script, line=number, fix="did you mean #SBATCH?"
     )
 
 
-def _check_odd_letters(number: int, line: str, lines: list[str], desk: StaticContext) -> Iterator[Finding]:
+def _check_odd_letters(number: int, line: str, lines: list[str], context: StaticContext) -> Iterator[Finding]:
     if re.search(r"[^\\]\\[ \t]+$", line) and number < len(lines) and lines[number].strip() and "#" not in line:
         yield Finding(
             severity=Severity.WARNING,
             message="a blank stands behind the backslash: the command ends here, the next line is another one",
-            file=desk.script,
+            file=context.script,
             line=number,
             fix="remove the blanks at the end of the line",
             category="syntax_error",
@@ -84,7 +84,7 @@ def _check_odd_letters(number: int, line: str, lines: list[str], desk: StaticCon
         yield Finding(
             severity=Severity.WARNING,
             message=f"{found[1]} begins with a typographic dash, which no program takes for an option",
-            file=desk.script,
+            file=context.script,
             line=number,
             fix=f"did you mean --{found[1].lstrip('‐‑‒–—―−')}?",
             category="syntax_error",
@@ -93,7 +93,7 @@ def _check_odd_letters(number: int, line: str, lines: list[str], desk: StaticCon
         yield Finding(
             severity=Severity.WARNING,
             message="a typographic quote or a no-break space, which the shell takes for a letter",
-            file=desk.script,
+            file=context.script,
             line=number,
             fix="type it again as \", ' or a blank",
             category="syntax_error",
@@ -112,16 +112,16 @@ def find_shell(text: str) -> str | None:
     return name if name in _SHELLS else None
 
 
-def check_shell_syntax(content: bytes, shell: str, name: str, desk: StaticContext) -> Iterator[Finding]:
+def check_shell_syntax(content: bytes, shell: str, name: str, context: StaticContext) -> Iterator[Finding]:
     """At most one finding: what the shell says first."""
     if b"\r\n" in content[: 1 << 20]:
-        yield make_dos_line_end_finding(content, name, refused=name == desk.script)
+        yield make_dos_line_end_finding(content, name, refused=name == context.script)
         return
-    if desk.left() <= 0.1:
+    if context.left() <= 0.1:
         return
     # Patterns like !(x) parse only when extglob is on, and `-n` does not run the `shopt` that turns it on.
     options = ["-O", "extglob"] if shell == "bash" and b"extglob" in content else []
-    answer = desk.run([shell, *options, "-n"], timeout_s=min(1.0, desk.left()), stdin=content)
+    answer = context.run([shell, *options, "-n"], timeout_s=min(1.0, context.left()), stdin=content)
     said = answer.stderr.decode("utf-8", "replace")
     if answer.missing or answer.exit_code is None or not said:
         return
@@ -188,7 +188,7 @@ _LOOKED_AT = re.compile(
 _SHEBANG_E = re.compile(r"#!.*\s-\w*e")
 
 
-def exit_code_findings(text: str, started: Sequence[StartedProgram], desk: StaticContext) -> Iterator[Finding]:
+def exit_code_findings(text: str, started: Sequence[StartedProgram], context: StaticContext) -> Iterator[Finding]:
     """One finding for each program whose exit code is lost."""
     if _LOOKED_AT.search(text):
         return
@@ -198,13 +198,13 @@ def exit_code_findings(text: str, started: Sequence[StartedProgram], desk: Stati
     programs = [at for at, one in enumerate(found) if one.line in lines and _name(one) not in _HARMLESS | _PLUMBING]
     for at in programs:
         if found[at].sure:
-            yield from _check_command(at, found, options, desk)
+            yield from _check_command(at, found, options, context)
     if "errexit" not in options and programs:
-        yield from _check_last_command(max(programs), found, desk)
+        yield from _check_last_command(max(programs), found, context)
 
 
 def _check_command(
-    at: int, found: Sequence[RawCommand], options: frozenset[str], desk: StaticContext
+    at: int, found: Sequence[RawCommand], options: frozenset[str], context: StaticContext
 ) -> Iterator[Finding]:
     command, following = found[at], found[at + 1 : at + 2]
     name = _name(following[0]) if following else ""
@@ -215,13 +215,13 @@ def _check_command(
         and not command.feeds
     ):
         message = f"the exit code of this line is that of '{name}': if the program fails, Slurm calls the job COMPLETED"
-        yield _make_lost_finding(command, message, "put 'set -o pipefail' at the start of the script", desk)
+        yield _make_lost_finding(command, message, "put 'set -o pipefail' at the start of the script", context)
     elif command.then == "||" and name in _WHATEVER:
         message = f"'|| {name}' hides the exit code: if the program fails, Slurm calls the job COMPLETED"
-        yield _make_lost_finding(command, message, f"remove '|| {name}'", desk)
+        yield _make_lost_finding(command, message, f"remove '|| {name}'", context)
 
 
-def _check_last_command(at: int, found: Sequence[RawCommand], desk: StaticContext) -> Iterator[Finding]:
+def _check_last_command(at: int, found: Sequence[RawCommand], context: StaticContext) -> Iterator[Finding]:
     """The program's is not the last command, and those behind it end well anyway."""
     if not found[at].sure or found[at].then not in ("\n", ";"):
         return
@@ -229,11 +229,11 @@ def _check_last_command(at: int, found: Sequence[RawCommand], desk: StaticContex
     if behind and behind[-1].sure and all(_name(one) in _HARMLESS for one in behind):
         name, line = _name(behind[-1]), behind[-1].line
         message = f"'{name}' in line {line} decides the job's exit code: if the program fails, Slurm calls it COMPLETED"
-        yield _make_lost_finding(found[at], message, "put 'set -e' at the start of the script", desk)
+        yield _make_lost_finding(found[at], message, "put 'set -e' at the start of the script", context)
 
 
-def _make_lost_finding(command: RawCommand, message: str, fix: str, desk: StaticContext) -> Finding:
-    return Finding(severity=Severity.WARNING, message=message, file=desk.script, line=command.line, fix=fix)
+def _make_lost_finding(command: RawCommand, message: str, fix: str, context: StaticContext) -> Finding:
+    return Finding(severity=Severity.WARNING, message=message, file=context.script, line=command.line, fix=fix)
 
 
 def _find_shell_options(found: Sequence[RawCommand], text: str) -> frozenset[str]:
@@ -263,7 +263,7 @@ _SHORT = split_word_table(
 )
 
 
-def find_background_programs(started: Sequence[StartedProgram], text: str, desk: StaticContext) -> Iterator[Finding]:
+def find_background_programs(started: Sequence[StartedProgram], text: str, context: StaticContext) -> Iterator[Finding]:
     """One finding for the last program in the background, where the script ends right behind it."""
     code = "\n".join(line for line in text.split("\n") if not line.lstrip().startswith("#"))
     if re.search(r"\b(wait|fg|coproc|while|until|trap)\b|\btail\s.*-\w*[fF]", code):
@@ -276,14 +276,14 @@ def find_background_programs(started: Sequence[StartedProgram], text: str, desk:
     yield Finding(
         severity=Severity.WARNING,
         message=f"{what} runs in the background, and nothing waits for it: Slurm ends it when the script ends",
-        file=desk.script,
+        file=context.script,
         line=own[at].line,
         fix="write `wait` at the end of the script, or remove the &",
     )
 
 
-def _is_own_program(one: StartedProgram) -> bool:
+def _is_own_program(program: StartedProgram) -> bool:
     """A program of the user's own, or a step: a viewer or a monitor may end with the script."""
-    if one.entry is not None:
-        return bool(one.entry.path)
-    return one.raw is not None and bool(one.raw.words) and one.raw.words[0].literal == "srun"
+    if program.entry is not None:
+        return bool(program.entry.path)
+    return program.raw is not None and bool(program.raw.words) and program.raw.words[0].literal == "srun"

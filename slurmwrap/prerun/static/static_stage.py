@@ -48,55 +48,55 @@ def check(
     """
     deadline = time.monotonic() + BUDGET_S - _MARGIN_S
     name = request.script.path or request.script.name
-    desk = StaticContext(script=name, run=run, environ=environ, node_local=node_local, deadline=deadline)
-    findings = list(_guard_findings(_run_checks(request, desk, snapshot), desk))
+    context = StaticContext(script=name, run=run, environ=environ, node_local=node_local, deadline=deadline)
+    findings = list(_guard_findings(_run_checks(request, context, snapshot), context))
     return tuple(sorted(dict.fromkeys(findings), key=lambda f: f.severity is not Severity.ERROR))
 
 
-def _guard_findings(findings: Iterator[Finding], desk: StaticContext) -> Iterator[Finding]:
+def _guard_findings(findings: Iterator[Finding], context: StaticContext) -> Iterator[Finding]:
     """As far as they come. A program deeper than our own Python goes (RecursionError), or an error here, must not
     keep
     a job from being submitted: what was found until then is reported."""
     try:
         for finding in findings:
             yield finding
-            if desk.left() <= 0:
+            if context.left() <= 0:
                 return
     except Exception:
         return
 
 
-def _run_checks(request: JobRequest, desk: StaticContext, snapshot: Snapshot | None) -> Iterator[Finding]:
+def _run_checks(request: JobRequest, context: StaticContext, snapshot: Snapshot | None) -> Iterator[Finding]:
     # As the file system spells names.
     text = request.script.content.decode("utf-8", "surrogateescape")
     shell = find_shell(text)
     if shell:
-        yield from _guard_findings(_check_shell_script(request, text, shell, desk), desk)
+        yield from _guard_findings(_check_shell_script(request, text, shell, context), context)
     elif re.match(r"#!\S*(/env\s+|/)python", text):
-        yield from _guard_findings(_check_python_script(request, desk, text), desk)
-    yield from _check_request(request, desk, snapshot)
+        yield from _guard_findings(_check_python_script(request, context, text), context)
+    yield from _check_request(request, context, snapshot)
 
 
-def _check_shell_script(request: JobRequest, text: str, shell: str, desk: StaticContext) -> Iterator[Finding]:
+def _check_shell_script(request: JobRequest, text: str, shell: str, context: StaticContext) -> Iterator[Finding]:
     from slurmwrap.prerun.static.shell_pitfalls import check_script_text
 
-    yield from check_shell_syntax(request.script.content, shell, desk.script, desk)
-    yield from _guard_findings(check_script_text(text, desk), desk)
+    yield from check_shell_syntax(request.script.content, shell, context.script, context)
+    yield from _guard_findings(check_script_text(text, context), context)
     commands = list_started_programs(
-        text, request.chdir, request.args, _list_known_variables(request, text, desk), read_script
+        text, request.chdir, request.args, _list_known_variables(request, text, context), read_script
     )
     entries = tuple(one.entry for one in commands if one.entry)
-    for finding in _guard_findings(_check_entries(entries, commands, desk), desk):
+    for finding in _guard_findings(_check_entries(entries, commands, context), context):
         if not _is_looked_for(finding, text):
             yield finding
-    yield from _guard_findings(_check_commands(request, commands, text, desk), desk)
+    yield from _guard_findings(_check_commands(request, commands, text, context), context)
 
 
-def _list_known_variables(request: JobRequest, text: str, desk: StaticContext) -> Mapping[str, str]:
+def _list_known_variables(request: JobRequest, text: str, context: StaticContext) -> Mapping[str, str]:
     """What the script's first line knows. A login shell sets PATH anew, and so does an environment not handed on."""
     login = re.match(r"#!.*\s(-\w*l\w*|--login)\b", text.partition("\n")[0])
     anew = request.setting("get-user-env") is not None or (request.value("export") or "ALL").upper() == "NONE"
-    return {**desk.environ, "PATH": UNKNOWN} if login or anew else desk.environ
+    return {**context.environ, "PATH": UNKNOWN} if login or anew else context.environ
 
 
 def read_script(path: str) -> str | None:
@@ -118,7 +118,7 @@ def _is_looked_for(finding: Finding, text: str) -> bool:
 
 
 def _check_entries(
-    entries: Sequence[EntryPoint], commands: Sequence[StartedProgram], desk: StaticContext
+    entries: Sequence[EntryPoint], commands: Sequence[StartedProgram], context: StaticContext
 ) -> Iterator[Finding]:
     from slurmwrap.prerun.static.input_paths import find_missing_paths
     from slurmwrap.prerun.static.program_checks import check_program
@@ -129,14 +129,14 @@ def _check_entries(
             continue
         seen.add(key)
         if entry.kind != "shell":
-            yield from _guard_findings(check_program(entry, desk), desk)
+            yield from _guard_findings(check_program(entry, context), context)
         elif entry.path:
-            yield from _check_inner_script(entry, desk)
+            yield from _check_inner_script(entry, context)
         named = frozenset(w for one in commands if one.entry is not entry for w in (*one.words, *one.reads))
-        yield from find_missing_paths(entry, desk, named, after_others=at > 0)
+        yield from find_missing_paths(entry, context, named, after_others=at > 0)
 
 
-def _check_inner_script(entry: EntryPoint, desk: StaticContext) -> Iterator[Finding]:
+def _check_inner_script(entry: EntryPoint, context: StaticContext) -> Iterator[Finding]:
     """A shell script that is started: it is there, and parses."""
     from pathlib import Path
 
@@ -144,14 +144,14 @@ def _check_inner_script(entry: EntryPoint, desk: StaticContext) -> Iterator[Find
 
     path = Path(entry.path)
     if not path.is_file() or not os.access(path, os.R_OK):
-        yield from check_program(entry, desk)
+        yield from check_program(entry, context)
         return
     content = read_head(path)
     shell = find_shell(content.decode("utf-8", "replace")) or "sh"
-    yield from check_shell_syntax(content, shell, entry.path, desk)
+    yield from check_shell_syntax(content, shell, entry.path, context)
 
 
-def _check_python_script(request: JobRequest, desk: StaticContext, text: str) -> Iterator[Finding]:
+def _check_python_script(request: JobRequest, context: StaticContext, text: str) -> Iterator[Finding]:
     """A batch script that is itself a Python program."""
     from slurmwrap.prerun.static.program_checks import check_program
 
@@ -167,40 +167,40 @@ def _check_python_script(request: JobRequest, desk: StaticContext, text: str) ->
         cwd=request.chdir,
         code=text,
         code_line=1,
-        search=_list_known_variables(request, text, desk).get("PATH", UNKNOWN),
-        modules=desk.environ.get("PYTHONPATH", ""),
+        search=_list_known_variables(request, text, context).get("PATH", UNKNOWN),
+        modules=context.environ.get("PYTHONPATH", ""),
         # slurmd runs a copy of the script from its own spool: what lies next to the script is not next to that copy
         whole=(words[0] if words else "python3",),
     )
-    yield from check_program(entry, desk)
+    yield from check_program(entry, context)
 
 
 def _check_commands(
-    request: JobRequest, commands: Sequence[StartedProgram], text: str, desk: StaticContext
+    request: JobRequest, commands: Sequence[StartedProgram], text: str, context: StaticContext
 ) -> Iterator[Finding]:
     from slurmwrap.prerun.static.launcher_tasks import check_launcher_options, check_mpi_types, launch_findings
     from slurmwrap.prerun.static.script_environment import check_script_environment
-    from slurmwrap.prerun.static.shell_commands import check_shell_commands
     from slurmwrap.prerun.static.shell_pitfalls import exit_code_findings, find_background_programs
+    from slurmwrap.prerun.static.unknown_commands import check_shell_commands
     from slurmwrap.prerun.static.unused_resources import check_gpu_use, check_loader_workers
     from slurmwrap.prerun.static.write_targets import check_write_targets
 
-    yield from check_shell_commands(commands, text, desk)
-    yield from check_script_environment(commands, text, desk)
-    yield from _guard_findings(check_write_targets(commands, text, desk), desk)
-    yield from find_background_programs(commands, text, desk)
-    yield from check_launcher_options(commands, desk)
-    yield from launch_findings(request, commands, desk)
-    yield from exit_code_findings(text, commands, desk)
-    yield from check_gpu_use(request, commands, text, desk)
-    yield from check_mpi_types(commands, desk)
-    yield from check_loader_workers(request, commands, desk)
+    yield from check_shell_commands(commands, text, context)
+    yield from check_script_environment(commands, text, context)
+    yield from _guard_findings(check_write_targets(commands, text, context), context)
+    yield from find_background_programs(commands, text, context)
+    yield from check_launcher_options(commands, context)
+    yield from launch_findings(request, commands, context)
+    yield from exit_code_findings(text, commands, context)
+    yield from check_gpu_use(request, commands, text, context)
+    yield from check_mpi_types(commands, context)
+    yield from check_loader_workers(request, commands, context)
 
 
-def _check_request(request: JobRequest, desk: StaticContext, snapshot: Snapshot | None) -> Iterator[Finding]:
+def _check_request(request: JobRequest, context: StaticContext, snapshot: Snapshot | None) -> Iterator[Finding]:
     from slurmwrap.prerun.static.impossible_requests import request_findings
     from slurmwrap.prerun.static.write_targets import check_output_directories
 
-    yield from check_output_directories(request, desk)
+    yield from check_output_directories(request, context)
     if snapshot is not None:
-        yield from request_findings(request, snapshot, desk.script)
+        yield from request_findings(request, snapshot, context.script)

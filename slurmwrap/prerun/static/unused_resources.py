@@ -14,9 +14,9 @@ from slurmwrap.prerun.static.command_wrappers import HARMLESS
 from slurmwrap.prerun.static.launcher_args import SrunCall, parse_srun
 from slurmwrap.prerun.static.launcher_tasks import parse_launcher_options
 from slurmwrap.prerun.static.program_text import read_own_program, read_own_text
-from slurmwrap.prerun.static.shell_commands import is_sourcing_environment
 from slurmwrap.prerun.static.started_program import EntryPoint, StartedProgram
 from slurmwrap.prerun.static.static_context import StaticContext
+from slurmwrap.prerun.static.unknown_commands import is_sourcing_environment
 from slurmwrap.prerun.static.word_tables import split_word_table
 from slurmwrap.sbatch.job_request import CpuUnit, JobRequest, ResourceShape
 
@@ -35,13 +35,13 @@ class Workers:
 
 
 def check_loader_workers(
-    request: JobRequest, commands: Sequence[StartedProgram], desk: StaticContext
+    request: JobRequest, commands: Sequence[StartedProgram], context: StaticContext
 ) -> Iterator[Finding]:
     """One finding for each count of workers."""
     told: set[str] = set()
     for entry in (one.entry for one in commands if one.entry is not None and one.entry.kind != "shell"):
         cpus = _count_cpus(entry, request.shape)
-        workers = _find_given_workers(entry) or _find_written_workers(entry, desk)
+        workers = _find_given_workers(entry) or _find_written_workers(entry, context)
         if cpus is None or workers is None:
             continue
         processes = _count_processes(entry)
@@ -55,7 +55,7 @@ def check_loader_workers(
         yield Finding(
             severity=Severity.WARNING,
             message=f"{each} share {asked}",
-            file=workers.file or desk.where(entry),
+            file=workers.file or context.where(entry),
             line=workers.line or entry.line,
             fix=f"--cpus-per-task={workers.count * processes}, or fewer workers",
         )
@@ -91,9 +91,9 @@ def _find_given_workers(entry: EntryPoint) -> Workers | None:
     return None
 
 
-def _find_written_workers(entry: EntryPoint, desk: StaticContext) -> Workers | None:
+def _find_written_workers(entry: EntryPoint, context: StaticContext) -> Workers | None:
     """The number in DataLoader(num_workers=...), or the default of the option that stands for it."""
-    program = read_own_program(entry, desk)
+    program = read_own_program(entry, context)
     if program is None:
         return None
     found = []
@@ -147,7 +147,7 @@ _PLAIN = HARMLESS | split_word_table(
 
 
 def check_gpu_use(
-    request: JobRequest, commands: Sequence[StartedProgram], text: str, desk: StaticContext
+    request: JobRequest, commands: Sequence[StartedProgram], text: str, context: StaticContext
 ) -> Iterator[Finding]:
     """At most one finding for each program."""
     shape = request.shape
@@ -157,14 +157,16 @@ def check_gpu_use(
         return
     if not all(entry.kind in ("python", "module") for entry in entries):
         return
-    single = {entry.path: _is_one_gpu_program(entry, desk) for entry in entries if _is_concerned(entry, shape)}
+    single = {entry.path: _is_one_gpu_program(entry, context) for entry in entries if _is_concerned(entry, shape)}
     if len(single) < len({entry.path for entry in entries}) or not all(single.values()):
         return
     told: set[str] = set()
     for entry in reversed(entries):
         for message, fix in _check_entry(entry, shape) if entry.path not in told else ():
             told.add(entry.path)
-            yield Finding(severity=Severity.WARNING, message=message, file=desk.where(entry), line=entry.line, fix=fix)
+            yield Finding(
+                severity=Severity.WARNING, message=message, file=context.where(entry), line=entry.line, fix=fix
+            )
 
 
 def _is_all_known(commands: Sequence[StartedProgram]) -> bool:
@@ -182,8 +184,8 @@ def _is_concerned(entry: EntryPoint, shape: ResourceShape) -> bool:
     return shape.gpus > 1 or count_tasks(entry, shape) > 1
 
 
-def _is_one_gpu_program(entry: EntryPoint, desk: StaticContext) -> bool:
-    text = read_own_text(entry, desk)
+def _is_one_gpu_program(entry: EntryPoint, context: StaticContext) -> bool:
+    text = read_own_text(entry, context)
     return text is not None and bool(_GPU_CODE.search(text)) and not _SHARES.search(text)
 
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from slurmwrap.model.finding import Finding, Severity
 from slurmwrap.prerun.isolation.file_effects import split
 from slurmwrap.prerun.static.script_environment import is_stopped_by_failure, may_make
-from slurmwrap.prerun.static.shell_commands import is_sourcing_environment
 from slurmwrap.prerun.static.shell_parser import UNKNOWN, Guess
 from slurmwrap.prerun.static.started_program import StartedProgram
 from slurmwrap.prerun.static.static_context import StaticContext, is_mounted
+from slurmwrap.prerun.static.unknown_commands import is_sourcing_environment
 from slurmwrap.sbatch.job_request import JobRequest, SbatchSetting
 
 # Copying commands: their last word is written to, or is a directory that must be there.
@@ -30,7 +30,7 @@ _MAKES_PLACES = re.compile(
 )
 
 
-def check_write_targets(started: Sequence[StartedProgram], text: str, desk: StaticContext) -> Iterator[Finding]:
+def check_write_targets(started: Sequence[StartedProgram], text: str, context: StaticContext) -> Iterator[Finding]:
     """One finding for each directory that is not there when a command writes into it."""
     strict = is_stopped_by_failure(text)
     # Below these, and on the way to them, directories may have been made.
@@ -45,15 +45,15 @@ def check_write_targets(started: Sequence[StartedProgram], text: str, desk: Stat
             return
         if not one.raw.in_function:
             for what, folder in _list_destinations(one):
-                path = _find_missing_directory(folder, one.cwd, desk)
+                path = _find_missing_directory(folder, one.cwd, context)
                 named = any(os.path.basename(path).encode() in code for code in programs)  # noqa: PTH119
                 if path and path not in told and not named and not any(_is_near(path, m) for m in made):
                     told.add(path)
-                    yield _make_finding(one, what, path, desk, ends=(strict or at == last) and not programs)
+                    yield _make_finding(one, what, path, context, ends=(strict or at == last) and not programs)
         if one.words[:1] == ("mkdir",):
             made += [os.path.join(one.cwd, word.partition(UNKNOWN)[0]) for word in one.words[1:]]  # noqa: PTH118
         elif one.entry is not None:
-            code = _read_code(one, desk)
+            code = _read_code(one, context)
             if code is None or _MAKES_PLACES.search(code):
                 return
             programs.append(code)
@@ -61,15 +61,15 @@ def check_write_targets(started: Sequence[StartedProgram], text: str, desk: Stat
             return
 
 
-def _list_destinations(one: StartedProgram) -> Iterator[tuple[str, str]]:
+def _list_destinations(program: StartedProgram) -> Iterator[tuple[str, str]]:
     """(what writes there, the directory that must be there) as the script names it."""
-    for target in one.targets:
+    for target in program.targets:
         if not isinstance(target, Guess):
             yield f"> {target}", os.path.dirname(target)  # noqa: PTH120
-    if not one.words or one.contained or any(isinstance(word, Guess) for word in one.words):
+    if not program.words or program.contained or any(isinstance(word, Guess) for word in program.words):
         return
-    name = os.path.basename(one.words[0])  # noqa: PTH119
-    options, rest = split(one.words[1:], frozenset({"-t", "-S", "--suffix", "--target-directory"}))
+    name = os.path.basename(program.words[0])  # noqa: PTH119
+    options, rest = split(program.words[1:], frozenset({"-t", "-S", "--suffix", "--target-directory"}))
     if name == "tee":
         yield from ((f"tee {word}", os.path.dirname(word)) for word in rest)  # noqa: PTH120
     elif name in _INTO and len(rest) > 1 and not {"-t", "--target-directory"} & set(options):
@@ -80,12 +80,12 @@ def _list_destinations(one: StartedProgram) -> Iterator[tuple[str, str]]:
         yield f"{name} ... {rest[-1]}", folder
 
 
-def _find_missing_directory(folder: str, cwd: str, desk: StaticContext) -> str:
+def _find_missing_directory(folder: str, cwd: str, context: StaticContext) -> str:
     """The absolute directory that is not there, "" where it is, or where that cannot be known."""
     if not folder or UNKNOWN in folder or not (cwd or folder.startswith("/")):
         return ""
     path = os.path.normpath(os.path.join(cwd, folder))  # noqa: PTH118
-    if path.startswith((*desk.node_local, "/etc/", "/usr/", "/opt/")) or not is_mounted(path):
+    if path.startswith((*context.node_local, "/etc/", "/usr/", "/opt/")) or not is_mounted(path):
         return ""  # a node's own
     try:
         if Path(path).exists() or not (folder.startswith("/") or Path(cwd).is_dir()):
@@ -103,24 +103,24 @@ def _is_near(path: str, made: str) -> bool:
     return path.startswith(made.rstrip("/")) or os.path.normpath(made).startswith(f"{path}/") or not made
 
 
-def _read_code(one: StartedProgram, desk: StaticContext) -> bytes | None:
+def _read_code(program: StartedProgram, context: StaticContext) -> bytes | None:
     """The text of a Python program of the user's own with the words that it is given; None where more may decide."""
     from slurmwrap.prerun.static.program_text import read_own_text
 
-    entry = one.entry
-    code = read_own_text(entry, desk) if entry is not None and entry.kind in ("python", "module") else None
-    return None if code is None else code + os.fsencode(" ".join(one.words))
+    entry = program.entry
+    code = read_own_text(entry, context) if entry is not None and entry.kind in ("python", "module") else None
+    return None if code is None else code + os.fsencode(" ".join(program.words))
 
 
-def _make_finding(one: StartedProgram, what: str, path: str, desk: StaticContext, *, ends: bool) -> Finding:
-    assert one.raw is not None
-    certain = one.sure and ends and one.raw.then not in ("||", "&&", "&", "|", "|&") and not one.raw.feeds
+def _make_finding(program: StartedProgram, what: str, path: str, context: StaticContext, *, ends: bool) -> Finding:
+    assert program.raw is not None
+    certain = program.sure and ends and program.raw.then not in ("||", "&&", "&", "|", "|&") and not program.raw.feeds
     shown = what.replace(UNKNOWN, "...")
     return Finding(
         severity=Severity.ERROR if certain else Severity.WARNING,
         message=f"{shown}: there is no directory {path}",
-        file=desk.script,
-        line=one.line,
+        file=context.script,
+        line=program.line,
         fix=f"mkdir -p {path}",
         category="incorrect_inputs",
     )
@@ -132,7 +132,7 @@ SPACE_FLOOR_MIB = 512
 _INODES = 500
 
 
-def check_output_directories(request: JobRequest, desk: StaticContext) -> Iterator[Finding]:
+def check_output_directories(request: JobRequest, context: StaticContext) -> Iterator[Finding]:
     """The directories of --output, --error and --chdir; space and quota where the job writes."""
     folders = {request.chdir}
     for option in ("output", "error"):
@@ -141,19 +141,19 @@ def check_output_directories(request: JobRequest, desk: StaticContext) -> Iterat
             folder = _get_output_folder(setting.value, request.chdir)
             if folder:
                 folders.add(folder)
-                yield from _check_slurm_output(setting, option, folder, desk)
+                yield from _check_slurm_output(setting, option, folder, context)
     if (chdir := request.setting("chdir")) is not None and not Path(request.chdir).is_dir():
         yield _make_directory_finding(
             chdir,
             f"--chdir {request.chdir}: no such directory",
             "correct the path, or make it first",
-            desk,
+            context,
             request.chdir,
         )
     for folder in sorted(folders):
         with suppress(OSError):
             yield from check_space(folder, os.statvfs(folder))
-    yield from _check_quota(desk)
+    yield from _check_quota(context)
 
 
 def _get_output_folder(pattern: str, chdir: str) -> str:
@@ -164,7 +164,7 @@ def _get_output_folder(pattern: str, chdir: str) -> str:
     return os.path.normpath(os.path.join(chdir, folder))  # noqa: PTH118
 
 
-def _check_slurm_output(setting: SbatchSetting, option: str, folder: str, desk: StaticContext) -> Iterator[Finding]:
+def _check_slurm_output(setting: SbatchSetting, option: str, folder: str, context: StaticContext) -> Iterator[Finding]:
     """slurmd opens these files before the script begins: without the directory the job fails and leaves no word."""
     try:
         there = Path(folder).is_dir()
@@ -172,21 +172,26 @@ def _check_slurm_output(setting: SbatchSetting, option: str, folder: str, desk: 
         return
     if not there:
         message = f"--{option} {setting.value}: there is no directory {folder}; the job would fail and write no output"
-        yield _make_directory_finding(setting, message, f"mkdir -p {folder}", desk, folder)
+        yield _make_directory_finding(setting, message, f"mkdir -p {folder}", context, folder)
     elif not os.access(folder, os.W_OK | os.X_OK):
         message = f"--{option} {setting.value}: you may not write in {folder}; the job would fail and write no output"
         yield _make_directory_finding(
-            setting, message, "choose another directory", desk, folder, category="permission_error"
+            setting, message, "choose another directory", context, folder, category="permission_error"
         )
 
 
 def _make_directory_finding(
-    setting: SbatchSetting, message: str, fix: str, desk: StaticContext, path: str, category: str = "incorrect_inputs"
+    setting: SbatchSetting,
+    message: str,
+    fix: str,
+    context: StaticContext,
+    path: str,
+    category: str = "incorrect_inputs",
 ) -> Finding:
     return Finding(
-        severity=Severity.WARNING if path.startswith(desk.node_local) else Severity.ERROR,
+        severity=Severity.WARNING if path.startswith(context.node_local) else Severity.ERROR,
         message=message,
-        file=desk.script if setting.line else setting.where,
+        file=context.script if setting.line else setting.where,
         line=setting.line or 0,
         fix=fix,
         category=category,
@@ -211,11 +216,11 @@ def _make_full_finding(message: str, folder: str) -> Finding:
     )
 
 
-def _check_quota(desk: StaticContext) -> Iterator[Finding]:
+def _check_quota(context: StaticContext) -> Iterator[Finding]:
     """quota -q names only file systems that are over (quota(1)); silent where it is not installed."""
-    if desk.left() < 0.5 or shutil.which("quota", path=desk.environ.get("PATH")) is None:
+    if context.left() < 0.5 or shutil.which("quota", path=context.environ.get("PATH")) is None:
         return
-    answer = desk.run(["quota", "-q", "-w"], timeout_s=0.3)
+    answer = context.run(["quota", "-q", "-w"], timeout_s=0.3)
     yield from parse_quota(answer.exit_code, answer.stdout)
 
 

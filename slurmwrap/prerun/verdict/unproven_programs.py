@@ -55,12 +55,12 @@ def find_unproven(
     return next(lost, "")
 
 
-def _can_be_seen(one: StartedProgram) -> bool:
+def _can_be_seen(program: StartedProgram) -> bool:
     """Whether the program would report its start: not in a container, nor behind `python -I`, `-E`, `-S`, `env -i`."""
-    options = takewhile(lambda word: word.startswith("-"), one.words[1:])
+    options = takewhile(lambda word: word.startswith("-"), program.words[1:])
     alone = any(re.fullmatch(r"-[A-Za-z]*[IES][A-Za-z]*", word) for word in options)
-    whole = one.entry.whole if one.entry is not None else ()
-    return not (one.contained or alone or ("env" in whole and "-i" in whole))
+    whole = program.entry.whole if program.entry is not None else ()
+    return not (program.contained or alone or ("env" in whole and "-i" in whole))
 
 
 def _redirections(commands: Sequence[StartedProgram], output: str) -> dict[int, str]:
@@ -75,13 +75,13 @@ def _redirections(commands: Sequence[StartedProgram], output: str) -> dict[int, 
     return said
 
 
-def _matters(one: StartedProgram, refused: dict[int, str]) -> bool:
+def _matters(program: StartedProgram, refused: dict[int, str]) -> bool:
     """A command of more than the shell's own that a redirection kept from running."""
-    return one.line in refused and bool(one.words) and os.path.basename(one.words[0]) not in HARMLESS  # noqa: PTH119
+    return program.line in refused and bool(program.words) and os.path.basename(program.words[0]) not in HARMLESS  # noqa: PTH119
 
 
-def _unwaited(one: StartedProgram) -> str:
-    return f"{_shown(one)} ran in the background, and Slurm ends it with the script: add `wait` as its last line"
+def _unwaited(program: StartedProgram) -> str:
+    return f"{_shown(program)} ran in the background, and Slurm ends it with the script: add `wait` as its last line"
 
 
 def _is_of(entry: EntryPoint | None, words: Sequence[str]) -> bool:
@@ -97,6 +97,6 @@ def _modules(words: Sequence[str]) -> list[str]:
     return [word.rpartition(".")[2] for word in words]
 
 
-def _shown(one: StartedProgram) -> str:
-    text = " ".join(word.replace(UNKNOWN, "...") for word in one.words)
-    return f"'{text[:_LONGEST]}' (line {one.line})"
+def _shown(program: StartedProgram) -> str:
+    text = " ".join(word.replace(UNKNOWN, "...") for word in program.words)
+    return f"'{text[:_LONGEST]}' (line {program.line})"

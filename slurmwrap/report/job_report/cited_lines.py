@@ -20,40 +20,40 @@ MAX_TEXT = 300
 _FRAME = re.compile(r'File "([^"\n]{1,400})", line \d+')
 
 
-def format_citations(citations: Sequence[Citation], look: TextStyle, output: str = "") -> Iterator[str]:
+def format_citations(citations: Sequence[Citation], style: TextStyle, output: str = "") -> Iterator[str]:
     """Root causes first, with the lines around them; at most MAX_LINES unless all are wanted. `output`: the file of a
     pre-run's output, which its citations call "output"."""
     if output:
         citations = [replace(one, source=output) if one.source == "output" else one for one in citations]
     ordered = sorted(citations, key=lambda citation: citation.role != "root")
-    shown = ordered if look.verbose else ordered[:MAX_LINES]
+    shown = ordered if style.verbose else ordered[:MAX_LINES]
     texts = frozenset(citation.text.strip() for citation in shown)
     for citation in shown:
         yield from (
-            _format_in_place(citation, texts, look)
+            _format_in_place(citation, texts, style)
             if citation.before or citation.after
-            else _format_lone_citation(citation, look)
+            else _format_lone_citation(citation, style)
         )
     if len(ordered) > len(shown):
         yield f"  | and {count(len(ordered) - len(shown), 'line')} more (-v shows all)"
 
 
-def _format_lone_citation(citation: Citation, look: TextStyle) -> Iterator[str]:
-    yield look.wrapped(f"| {place_of(citation)}: {_format_text(citation, look)}", "  ", "  |   ")
+def _format_lone_citation(citation: Citation, style: TextStyle) -> Iterator[str]:
+    yield style.wrapped(f"| {place_of(citation)}: {_format_text(citation, style)}", "  ", "  |   ")
 
 
-def _format_in_place(citation: Citation, others: frozenset[str], look: TextStyle) -> Iterator[str]:
-    yield look.wrapped(f"{place_of(citation)}", "  ")
-    yield from _format_context(citation.before, others, look)
-    yield look.paint(look.wrapped(f"> {_format_text(citation, look)}", "    ", "    >   "), "bold")
-    yield from _format_context(citation.after, others, look)
+def _format_in_place(citation: Citation, others: frozenset[str], style: TextStyle) -> Iterator[str]:
+    yield style.wrapped(f"{place_of(citation)}", "  ")
+    yield from _format_context(citation.before, others, style)
+    yield style.paint(style.wrapped(f"> {_format_text(citation, style)}", "    ", "    >   "), "bold")
+    yield from _format_context(citation.after, others, style)
 
 
-def _format_context(lines: Sequence[str], others: frozenset[str], look: TextStyle) -> Iterator[str]:
+def _format_context(lines: Sequence[str], others: frozenset[str], style: TextStyle) -> Iterator[str]:
     """Without what is cited by itself, and with the end of a frame's path rather than its beginning."""
     for line in lines:
         if line.strip() not in others:
-            yield look.paint(fit(f"    | {_shorten_line(line, look.columns - 6)}", look.columns), "dim")
+            yield style.paint(fit(f"    | {_shorten_line(line, style.columns - 6)}", style.columns), "dim")
 
 
 def _shorten_line(line: str, columns: int) -> str:
@@ -83,6 +83,6 @@ def place_of(citation: Citation) -> str:
     return f"{citation.source}:{citation.line}" if citation.line else citation.source
 
 
-def _format_text(citation: Citation, look: TextStyle) -> str:
+def _format_text(citation: Citation, style: TextStyle) -> str:
     text = citation.text.strip()
-    return text if look.verbose or len(text) <= MAX_TEXT else text[:MAX_TEXT] + "…"
+    return text if style.verbose or len(text) <= MAX_TEXT else text[:MAX_TEXT] + "…"

@@ -28,7 +28,7 @@ _IN_FULL = 2
 
 
 def format_job_report(
-    story: JobTimeline,
+    timeline: JobTimeline,
     zone: tzinfo | None = UTC,
     paint: Paint = plain,
     *,
@@ -38,40 +38,40 @@ def format_job_report(
 ) -> str:
     """The whole answer; times are shown in `zone`. `verbose`: nothing is folded, cut or left out."""
     look = TextStyle(zone=zone, paint=paint, columns=columns, verbose=verbose)
-    trials = [_format_prerun(prerun, story, look) for prerun in story.preruns]
-    stopped = is_stopped_by_prerun(story)
-    sections = [_format_head(story, look), *(trials if stopped else ()), *_format_runs(story, look)]
-    if account is not None and (verbose or len(_list_started_runs(story)) > 1):
+    trials = [_format_prerun(prerun, timeline, look) for prerun in timeline.preruns]
+    stopped = is_stopped_by_prerun(timeline)
+    sections = [_format_head(timeline, look), *(trials if stopped else ()), *_format_runs(timeline, look)]
+    if account is not None and (verbose or len(_list_started_runs(timeline)) > 1):
         sections.append(format_retry_budget(account, look))
-    told = {attempt.attempt for attempt in story.attempts}
-    waits = [format_wait(delay) for delay in story.delays if delay.attempt not in told]
+    told = {attempt.attempt for attempt in timeline.attempts}
+    waits = [format_wait(delay) for delay in timeline.delays if delay.attempt not in told]
     sections.append(look.wrapped(line, "  ", "    ") for line in waits)
-    planned = [*(() if stopped else trials), *_format_plan(story, look)]
-    following = [_format_next_step(find_next_step(story), look)]
-    sections += [*following, *planned] if _has_ended(story) else [*planned, *following]
+    planned = [*(() if stopped else trials), *_format_plan(timeline, look)]
+    following = [_format_next_step(find_next_step(timeline), look)]
+    sections += [*following, *planned] if _has_ended(timeline) else [*planned, *following]
     return "\n\n".join("\n".join(lines) for lines in map(list, sections) if lines) + "\n"
 
 
-def _format_plan(story: JobTimeline, look: TextStyle) -> Iterator[Iterable[str]]:
+def _format_plan(timeline: JobTimeline, style: TextStyle) -> Iterator[Iterable[str]]:
     """What gsub and the pre-run changed: in full for a job that has not ended, else with -v alone."""
-    if story.submission is not None and story.submission.held_out:
-        yield (look.paint("PRE-RUN", "bold") + " left out at random (prerun.holdout), to measure what pre-runs save",)
-    later = [p for p in story.preruns if p.verdict.outcome is not Outcome.FAIL and any(map(_is_real, p.changes))]
-    changes = story.submission.changes if story.submission is not None else ()
-    if not look.verbose and _has_ended(story):
+    if timeline.submission is not None and timeline.submission.held_out:
+        yield (style.paint("PRE-RUN", "bold") + " left out at random (prerun.holdout), to measure what pre-runs save",)
+    later = [p for p in timeline.preruns if p.verdict.outcome is not Outcome.FAIL and any(map(_is_real, p.changes))]
+    changes = timeline.submission.changes if timeline.submission is not None else ()
+    if not style.verbose and _has_ended(timeline):
         real = sum(map(_is_real, changes)) + sum(sum(map(_is_real, p.changes)) for p in later)
         if real:
-            yield (look.paint(f"gsub changed {count(real, 'option')} of it (-v shows what and why).", "dim"),)
+            yield (style.paint(f"gsub changed {count(real, 'option')} of it (-v shows what and why).", "dim"),)
         return
-    if story.submission is not None:
-        yield _format_changes("ASKED AND CHANGED", changes, story.submission.plan, look)
+    if timeline.submission is not None:
+        yield _format_changes("ASKED AND CHANGED", changes, timeline.submission.plan, style)
     for prerun in later:
-        yield _format_changes("AFTER THE PRE-RUN", prerun.changes, prerun.plan, look)
+        yield _format_changes("AFTER THE PRE-RUN", prerun.changes, prerun.plan, style)
 
 
-def _has_ended(story: JobTimeline) -> bool:
+def _has_ended(timeline: JobTimeline) -> bool:
     """Whether there is an end to explain: then that and what to do stand first."""
-    return is_stopped_by_prerun(story) or any(run.diagnosis for run in _list_started_runs(story))
+    return is_stopped_by_prerun(timeline) or any(run.diagnosis for run in _list_started_runs(timeline))
 
 
 def _is_real(change: Mapping[str, Any]) -> bool:
@@ -79,23 +79,23 @@ def _is_real(change: Mapping[str, Any]) -> bool:
     return bool(change.get("verb")) or change.get("old") != change.get("new")
 
 
-def _list_started_runs(story: JobTimeline) -> Sequence[JobRun]:
+def _list_started_runs(timeline: JobTimeline) -> Sequence[JobRun]:
     """The runs worth showing: what a pre-run stopped never ran, and the pre-run's section says so."""
-    if not is_stopped_by_prerun(story):
-        return story.attempts
-    return [attempt for attempt in story.attempts if attempt.nodes]
+    if not is_stopped_by_prerun(timeline):
+        return timeline.attempts
+    return [attempt for attempt in timeline.attempts if attempt.nodes]
 
 
-def _format_runs(story: JobTimeline, look: TextStyle) -> Iterator[Iterable[str]]:
-    runs = _list_started_runs(story)
-    if list_tasks(story) and not look.verbose:
-        yield from format_tasks(story, look)
+def _format_runs(timeline: JobTimeline, style: TextStyle) -> Iterator[Iterable[str]]:
+    runs = _list_started_runs(timeline)
+    if list_tasks(timeline) and not style.verbose:
+        yield from format_tasks(timeline, style)
         return
-    if len(runs) > _IN_FULL and not look.verbose:
-        yield run_table(runs, look)
+    if len(runs) > _IN_FULL and not style.verbose:
+        yield run_table(runs, style)
     for number, run in enumerate(runs, start=1):
-        if len(runs) <= _IN_FULL or look.verbose or run is runs[-1]:
-            yield format_run(f"RUN {number}{_format_task(run)} ", run, story, look)
+        if len(runs) <= _IN_FULL or style.verbose or run is runs[-1]:
+            yield format_run(f"RUN {number}{_format_task(run)} ", run, timeline, style)
 
 
 def _format_task(run: JobRun) -> str:
@@ -105,25 +105,25 @@ def _format_task(run: JobRun) -> str:
 # --- what was asked ------------------------------------------------------------------------------------------------
 
 
-def _format_head(story: JobTimeline, look: TextStyle) -> Iterator[str]:
-    asked, last = story.submission, story.attempts[-1] if story.attempts else None
+def _format_head(timeline: JobTimeline, style: TextStyle) -> Iterator[str]:
+    asked, last = timeline.submission, timeline.attempts[-1] if timeline.attempts else None
     # Of --prerun=only there is nothing else.
-    trial = story.preruns[-1] if story.preruns else None
+    trial = timeline.preruns[-1] if timeline.preruns else None
     name = asked.name if asked else last.name if last else trial.name if trial else ""
     user = asked.user if asked else last.user if last else trial.user if trial else ""
     gpus = (asked.gpus if asked else 0) or (last.gpus if last else trial.gpus if trial else 0)
-    yield look.paint(look.wrapped(f"Job {story.address} {name}".rstrip(), "", "  "), "bold")
+    yield style.paint(style.wrapped(f"Job {timeline.address} {name}".rstrip(), "", "  "), "bold")
     facts = [f"of {user}"] if user else []
     facts += [count(gpus, "GPU")] if gpus else []
-    facts += [f"submitted {look.moment(asked.at)}"] if asked else []
+    facts += [f"submitted {style.moment(asked.at)}"] if asked else []
     alone = trial if trial is not None and not asked and not last else None
-    facts += [f"pre-run ended {look.moment(alone.at)}"] if alone else []
+    facts += [f"pre-run ended {style.moment(alone.at)}"] if alone else []
     if facts:
-        yield look.wrapped(", ".join(facts))
+        yield style.wrapped(", ".join(facts))
     if (of := asked or alone) and of.script_path:
-        yield look.wrapped(_format_script(of))
-    if story.slurm_says:
-        yield look.wrapped(f"Slurm says: {story.slurm_says}.", "  ", "    ")
+        yield style.wrapped(_format_script(of))
+    if timeline.slurm_says:
+        yield style.wrapped(f"Slurm says: {timeline.slurm_says}.", "  ", "    ")
 
 
 def _format_script(asked: Submission | PrerunRecord) -> str:
@@ -131,20 +131,20 @@ def _format_script(asked: Submission | PrerunRecord) -> str:
 
 
 def _format_changes(
-    title: str, changes: Sequence[Mapping[str, Any]], plan: Mapping[str, Any], look: TextStyle
+    title: str, changes: Sequence[Mapping[str, Any]], plan: Mapping[str, Any], style: TextStyle
 ) -> Iterator[str]:
     """What a rewrite did, with its reasons. Changes came as JSON from a user's own file: any key may be missing."""
     summary = _plan(plan)
     if not changes and not summary:
         return
-    yield look.paint(title, "bold")
+    yield style.paint(title, "bold")
     if summary:
-        yield look.wrapped(summary)
+        yield style.wrapped(summary)
     for change in changes:
-        yield look.wrapped(_change(change), "  ", "    ")
+        yield style.wrapped(_change(change), "  ", "    ")
         reason = str(change.get("reason") or "")
         if reason:
-            yield look.paint(look.wrapped(reason, "    "), "dim")
+            yield style.paint(style.wrapped(reason, "    "), "dim")
 
 
 def _change(change: Mapping[str, Any]) -> str:
@@ -182,7 +182,7 @@ def _plan(plan: Mapping[str, Any]) -> str:
 _OUTCOME = {Outcome.PASS: ("passed", "green"), Outcome.FAIL: ("failed", "red")}
 
 
-def _format_prerun(record: PrerunRecord, story: JobTimeline, look: TextStyle) -> Iterator[str]:
+def _format_prerun(record: PrerunRecord, timeline: JobTimeline, look: TextStyle) -> Iterator[str]:
     verdict = record.verdict
     word, style = _OUTCOME.get(verdict.outcome, ("inconclusive", "yellow"))
     where = f"PRE-RUN (job {record.prerun_job_id}) "
@@ -194,27 +194,27 @@ def _format_prerun(record: PrerunRecord, story: JobTimeline, look: TextStyle) ->
     for sentence in describe_failed_commands(verdict.failed_commands, passed=verdict.outcome is Outcome.PASS):
         yield look.paint(look.wrapped(sentence, "  ", "    "), "yellow")
     for finding in verdict.findings:
-        yield from _format_finding(finding, story.lines.get((finding.file, finding.line), ""), look)
+        yield from _format_finding(finding, timeline.lines.get((finding.file, finding.line), ""), look)
     yield from format_citations(verdict.evidence, look, record.output or f"output of pre-run {record.prerun_job_id}")
     if verdict.input_path:
         fault = f": {verdict.input_fault}" if verdict.input_fault else ""
         yield look.wrapped(f"Input {verdict.input_path}{fault}", "  ", "    ")
-    if record.job_id is not None and is_stopped_by_prerun(story) and verdict.outcome is Outcome.FAIL:
+    if record.job_id is not None and is_stopped_by_prerun(timeline) and verdict.outcome is Outcome.FAIL:
         kept = f"Job {record.job_id} was cancelled before it started: {count(record.gpus, 'GPU')} kept free."
         yield look.wrapped(kept)
 
 
-def _format_finding(finding: Finding, line: str, look: TextStyle) -> Iterator[str]:
+def _format_finding(finding: Finding, line: str, style: TextStyle) -> Iterator[str]:
     place = f"{finding.file}:{finding.line} " if finding.file and finding.line else f"{finding.file} ".lstrip()
-    yield look.wrapped(f"{place}{finding.message}", "  ", "    ")
+    yield style.wrapped(f"{place}{finding.message}", "  ", "    ")
     if line:
-        yield look.paint(fit(f"    > {line.strip()}", look.columns), "bold")
+        yield style.paint(fit(f"    > {line.strip()}", style.columns), "bold")
     if finding.fix:
-        yield look.wrapped(finding.fix, "    ")
+        yield style.wrapped(finding.fix, "    ")
 
 
-def _format_next_step(step: Next, look: TextStyle) -> Iterator[str]:
-    yield look.paint("NEXT", "bold")
-    yield look.wrapped(step.sentence)
+def _format_next_step(step: Next, style: TextStyle) -> Iterator[str]:
+    yield style.paint("NEXT", "bold")
+    yield style.wrapped(step.sentence)
     for command in step.commands:
         yield f"  {visible(command)}"

@@ -46,25 +46,25 @@ class Next:
         return tuple(command for command in (self.command, *self.also) if command)
 
 
-def find_next_step(story: JobTimeline) -> Next:
+def find_next_step(timeline: JobTimeline) -> Next:
     """The one thing to try next."""
-    last = find_last_run(story)
-    if is_stopped_by_prerun(story):
-        return _submit(story, "Fix what the pre-run found, test it on one GPU, then submit again.", "--prerun=only")
-    if (tried := _suggest_after_prerun(story)) is not None:
+    last = find_last_run(timeline)
+    if is_stopped_by_prerun(timeline):
+        return _submit(timeline, "Fix what the pre-run found, test it on one GPU, then submit again.", "--prerun=only")
+    if (tried := _suggest_after_prerun(timeline)) is not None:
         return tried
     if last is not None and last.diagnosis is not None:
-        return _suggest_after_run(story, last)
+        return _suggest_after_run(timeline, last)
     if last is not None and last.state:
         return Next(sentence="It ended and is not judged yet; the reconciler does that within a minute.")
-    if story.slurm_says.partition(" ")[0] in FINAL_STATES:
+    if timeline.slurm_says.partition(" ")[0] in FINAL_STATES:
         return Next(sentence="It ended, and is not judged yet: `slurmwrap reconcile` does that.")
-    return Next(sentence="It has not ended.", command=f"slurmwrap watch {shlex.quote(story.address)}")
+    return Next(sentence="It has not ended.", command=f"slurmwrap watch {shlex.quote(timeline.address)}")
 
 
-def _suggest_after_prerun(story: JobTimeline) -> Next | None:
+def _suggest_after_prerun(timeline: JobTimeline) -> Next | None:
     """Asked by the id of a pre-run's own job; None of any other. It has a verdict, so it has ended."""
-    own = [record for record in story.preruns if str(record.prerun_job_id) == story.address]
+    own = [record for record in timeline.preruns if str(record.prerun_job_id) == timeline.address]
     if not own:
         return None
     real, outcome = own[-1].job_id, own[-1].verdict.outcome
@@ -75,21 +75,21 @@ def _suggest_after_prerun(story: JobTimeline) -> Next | None:
     return Next(sentence=f"This is a pre-run without a job of its own, and it {told}.{again}")
 
 
-def find_last_run(story: JobTimeline) -> JobRun | None:
+def find_last_run(timeline: JobTimeline) -> JobRun | None:
     """The run that matters most: the last, of an array the newest failure among its tasks."""
-    tasks = [run for run in list_tasks(story) if failed(run)]
+    tasks = [run for run in list_tasks(timeline) if failed(run)]
     if tasks:
         return max(tasks, key=lambda run: (run.end_time or 0, run.attempt.submit_time))
-    return story.attempts[-1] if story.attempts else None
+    return timeline.attempts[-1] if timeline.attempts else None
 
 
-def _suggest_after_run(story: JobTimeline, last: JobRun) -> Next:
+def _suggest_after_run(timeline: JobTimeline, last: JobRun) -> Next:
     assert last.diagnosis is not None
-    mine = [action for action in story.actions if action.attempt == last.attempt]
+    mine = [action for action in timeline.actions if action.attempt == last.attempt]
     if not failed(last) and last.state == REQUEUED:
-        return _suggest_after_requeue(story, last)
+        return _suggest_after_requeue(timeline, last)
     if not failed(last):
-        return _suggest_for_completed(story, last)
+        return _suggest_for_completed(timeline, last)
     again = any(a.verb in _LETS_GO and a.mode == "act" and not a.error for a in mine)
     if again or last.decision_reason.endswith(REQUEUED_ALREADY):
         watch = f"slurmwrap watch {shlex.quote(last.address)}"
@@ -104,15 +104,17 @@ def _suggest_after_run(story: JobTimeline, last: JobRun) -> Next:
     # Its launch failed, and Slurm holds it.
     if last.decision == "stop" and f"'{release}'" in last.decision_reason:
         return Next(sentence="Slurm holds it: let it start again, or cancel it.", command=release)
-    return _suggest_for_input(story, last) or _suggest_for_size(story, last) or _suggest_by_decision(story, last)
+    return (
+        _suggest_for_input(timeline, last) or _suggest_for_size(timeline, last) or _suggest_by_decision(timeline, last)
+    )
 
 
-def _suggest_after_requeue(story: JobTimeline, last: JobRun) -> Next:
+def _suggest_after_requeue(timeline: JobTimeline, last: JobRun) -> Next:
     """Its last known run was requeued, and failed of nothing. `slurm_says` is about the next one."""
-    if story.slurm_says.partition(" ")[0] in FINAL_STATES:
+    if timeline.slurm_says.partition(" ")[0] in FINAL_STATES:
         return Next(sentence="The run after it ended, and is not judged yet (slurmwrap reconcile).")
-    waits = f" Slurm says {story.slurm_says}." if story.slurm_says else ""
-    watch = f"slurmwrap watch {shlex.quote(last.address or story.address)}"
+    waits = f" Slurm says {timeline.slurm_says}." if timeline.slurm_says else ""
+    watch = f"slurmwrap watch {shlex.quote(last.address or timeline.address)}"
     return Next(sentence=f"Nothing: it was requeued and runs again by itself.{waits}", command=watch)
 
 
@@ -132,27 +134,29 @@ _SHOWS = {
 _RETRIED = ("retry", "retry_elsewhere")
 
 
-def _suggest_for_input(story: JobTimeline, last: JobRun) -> Next | None:
+def _suggest_for_input(timeline: JobTimeline, last: JobRun) -> Next | None:
     if last.decision != "blacklist_input":
         return None
     path = last.diagnosis.input_path if last.diagnosis is not None else ""
     if last.decision_reason.endswith(": does not exist"):
-        return _submit(story, "Put the file there, or correct its path; then submit again.")
+        return _submit(timeline, "Put the file there, or correct its path; then submit again.")
     if not path:
-        return _submit(story, "Find the file that it could not read, fix or replace it, then submit again.")
+        return _submit(timeline, "Find the file that it could not read, fix or replace it, then submit again.")
     sentence = "Fix or replace the file: a changed file is no longer blocked (--force submits it unchanged)."
-    return replace(_submit(story, sentence), also=(f"slurmwrap inputs show {shlex.quote(path)}",))
+    return replace(_submit(timeline, sentence), also=(f"slurmwrap inputs show {shlex.quote(path)}",))
 
 
-def _suggest_for_size(story: JobTimeline, last: JobRun) -> Next | None:
+def _suggest_for_size(timeline: JobTimeline, last: JobRun) -> Next | None:
     """More memory or time, in the unit in which it was asked for; None where neither is the matter, or known."""
     category = last.diagnosis.category if last.diagnosis is not None else ""
     if category == "cpu_oom" and (option := suggest_memory(last)):
-        return _submit(story, "Submit it again with more memory, or lower what it needs.", option)
-    return _suggest_for_time(story, last, last.time_limit_s) if category == "time_limit" and last.time_limit_s else None
+        return _submit(timeline, "Submit it again with more memory, or lower what it needs.", option)
+    return (
+        _suggest_for_time(timeline, last, last.time_limit_s) if category == "time_limit" and last.time_limit_s else None
+    )
 
 
-def _suggest_for_time(story: JobTimeline, last: JobRun, limit_s: int) -> Next:
+def _suggest_for_time(timeline: JobTimeline, last: JobRun, limit_s: int) -> Next:
     """As long as its progress says that the whole job takes, with a margin; else half as much again as it had."""
     left = last.diagnosis.remaining_s if last.diagnosis is not None else None
     wanted = float(time_needed_s(last.run_s or limit_s, left)) if left is not None else limit_s * _MORE
@@ -162,59 +166,61 @@ def _suggest_for_time(story: JobTimeline, last: JobRun, limit_s: int) -> Next:
         need = f"{why}: it needs about {duration(wanted)} in all, and" if why else "It needs more time, and"
         sentence = f"{need} its partition allows {duration(cap)}: write checkpoints, and continue in a chain of jobs."
         option = f"--dependency=singleton --time={_format_slurm_time(cap)}"
-        return _submit(story, f"{sentence} Submit this several times:", option)
+        return _submit(timeline, f"{sentence} Submit this several times:", option)
     again = "it starts from its checkpoint only if the program resumes" if wanted > limit_s else ""
     sentence = f"{why}: submit it again with more time" if why else "Submit it again with more time"
-    return _submit(story, f"{sentence}; {again}." if again else f"{sentence}.", f"--time={_format_slurm_time(wanted)}")
+    return _submit(
+        timeline, f"{sentence}; {again}." if again else f"{sentence}.", f"--time={_format_slurm_time(wanted)}"
+    )
 
 
-def _suggest_by_decision(story: JobTimeline, last: JobRun) -> Next:
+def _suggest_by_decision(timeline: JobTimeline, last: JobRun) -> Next:
     assert last.diagnosis is not None
     found = last.diagnosis
     if found.category == "no_signature":
-        tried = _submit(story, "Read the end of its output; then fix it, and test it on one GPU.", "--prerun=only")
+        tried = _submit(timeline, "Read the end of its output; then fix it, and test it on one GPU.", "--prerun=only")
         output = last.std_err or last.std_out
         return replace(tried, command=f"tail -n 60 {shlex.quote(output)}" if output else "", also=(tried.command,))
     if last.decision == "stop" and found.decision in _RETRIED and found.domain != "U":
         away = f"--exclude={shlex.quote(found.node)} " if found.node else ""
         whose = "Often not" if found.domain == "AE" else "Not"
         sentence = f"{whose} the program's fault: submit it again; with --retry such a failure is run again by itself."
-        return _submit(story, sentence, f"--retry {away}".strip(), _SHOWS.get(found.category, ""))
+        return _submit(timeline, sentence, f"--retry {away}".strip(), _SHOWS.get(found.category, ""))
     if last.decision == "stop" and found.category == "model_diverged":
-        return _submit(story, "Change what diverges, then submit again.")
+        return _submit(timeline, "Change what diverges, then submit again.")
     if last.decision == "stop" and found.category == "storage_full":
-        return _submit(story, "Make room where it writes, then submit again.")
+        return _submit(timeline, "Make room where it writes, then submit again.")
     if last.decision == "stop" and (shows := _SHOWS.get(found.category)):
-        return _test(story, last, "Let it show on one GPU where it fails, fix that, then submit again.", shows)
+        return _test(timeline, last, "Let it show on one GPU where it fails, fix that, then submit again.", shows)
     if last.decision == "stop":
-        return _test(story, last, "Fix it, test it on one GPU, then submit again.")
-    return _submit(story, found.advice or "Submit it again.")
+        return _test(timeline, last, "Fix it, test it on one GPU, then submit again.")
+    return _submit(timeline, found.advice or "Submit it again.")
 
 
-def _suggest_for_completed(story: JobTimeline, last: JobRun) -> Next:
+def _suggest_for_completed(timeline: JobTimeline, last: JobRun) -> Next:
     found = last.diagnosis
     if found is None or found.category != COMPLETED_WITH_ERROR:
         cancelled = found is not None and found.category == "cancelled"
         return Next(sentence="Nothing: it was cancelled." if cancelled else "Nothing: it completed.")
     hides = "The script hid the program's exit code: begin it with `set -eo pipefail`, and end it without `|| true`."
     if found.error == "model_diverged":
-        return _submit(story, "Change what diverges, and let the program stop at a loss of NaN; then submit again.")
-    return _test(story, last, f"Fix the error, test it on one GPU, then submit again. {hides}")
+        return _submit(timeline, "Change what diverges, and let the program stop at a loss of NaN; then submit again.")
+    return _test(timeline, last, f"Fix the error, test it on one GPU, then submit again. {hides}")
 
 
-def _test(story: JobTimeline, last: JobRun, sentence: str, variable: str = "") -> Next:
+def _test(timeline: JobTimeline, last: JobRun, sentence: str, variable: str = "") -> Next:
     """A pre-run that goes beyond where the run failed: one of a few steps would pass again."""
-    steps, at = _find_steps_beyond(story, last)
+    steps, at = _find_steps_beyond(timeline, last)
     if not steps:
-        return _submit(story, sentence, "--prerun=only", variable)
+        return _submit(timeline, sentence, "--prerun=only", variable)
     if last.run_s > _LONG_S:
         far = f"It failed {at}: a pre-run that far takes as long; start one from a checkpoint near it."
-        return _submit(story, f"{sentence} {far}", f"--prerun=only --prerun-steps {steps}", variable)
+        return _submit(timeline, f"{sentence} {far}", f"--prerun=only --prerun-steps {steps}", variable)
     sentence = f"{sentence} It failed {at}: this pre-run goes that far."
-    return _submit(story, sentence, f"--prerun=only --prerun-steps {steps}", variable)
+    return _submit(timeline, sentence, f"--prerun=only --prerun-steps {steps}", variable)
 
 
-def _find_steps_beyond(story: JobTimeline, last: JobRun) -> tuple[int, str]:
+def _find_steps_beyond(timeline: JobTimeline, last: JobRun) -> tuple[int, str]:
     """(steps of a pre-run that would meet the failure, where it was, in words); (0, "") where a plain one may do.
 
     By the step that the run reached, else by its time and the speed that its pre-run measured; where a pre-run passed
@@ -224,7 +230,7 @@ def _find_steps_beyond(story: JobTimeline, last: JobRun) -> tuple[int, str]:
     step = measured.steps if measured is not None and measured.steps else found.step if found is not None else None
     if step is not None and step > _FEW:
         return _round_steps(step * _MORE), f"after step {step:,}"
-    passed = [p.verdict for p in story.preruns if p.verdict.outcome is Outcome.PASS]
+    passed = [p.verdict for p in timeline.preruns if p.verdict.outcome is Outcome.PASS]
     if not passed or step is not None or last.run_s <= passed[-1].seconds:
         return 0, ""
     speed = passed[-1].measurement.steps_per_s if passed[-1].measurement is not None else None
@@ -240,13 +246,13 @@ def _round_steps(steps: float) -> int:
     return min(_MOST_STEPS, math.ceil(steps / unit) * unit)
 
 
-def suggest_memory(record: JobRun) -> str:
+def suggest_memory(run: JobRun) -> str:
     """ "--mem=96G": half as much again, or what was measured with a margin; "" when nothing is known."""
-    peak = record.measurement.mem_peak_mib if record.measurement is not None else None
-    if record.mem_mib_per_cpu:
-        return f"--mem-per-cpu={_format_gib(record.mem_mib_per_cpu * _MORE)}"
-    wanted = max((record.mem_mib_per_node or 0) * _MORE, (peak or 0) * _MARGIN)
-    return f"--mem={_format_gib(wanted)}" if record.mem_mib_per_node else ""
+    peak = run.measurement.mem_peak_mib if run.measurement is not None else None
+    if run.mem_mib_per_cpu:
+        return f"--mem-per-cpu={_format_gib(run.mem_mib_per_cpu * _MORE)}"
+    wanted = max((run.mem_mib_per_node or 0) * _MORE, (peak or 0) * _MARGIN)
+    return f"--mem={_format_gib(wanted)}" if run.mem_mib_per_node else ""
 
 
 def _format_gib(mib: float) -> str:
@@ -259,10 +265,10 @@ def _format_slurm_time(seconds: float) -> str:
     return f"{days}-{clock}" if days else clock
 
 
-def _submit(story: JobTimeline, sentence: str, option: str = "", variable: str = "") -> Next:
+def _submit(timeline: JobTimeline, sentence: str, option: str = "", variable: str = "") -> Next:
     """The sentence, and gsub with the script and a variable for the job before it. Where there is no script file, only
     its user can repeat the call: arguments are not kept."""
-    submission = story.submission
+    submission = timeline.submission
     if submission is None:
         return Next(sentence=sentence)
     if not submission.script_path:

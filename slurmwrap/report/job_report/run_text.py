@@ -36,36 +36,36 @@ _INCIDENT = (
 )
 
 
-def format_run(title: str, record: JobRun, story: JobTimeline, look: TextStyle) -> Iterator[str]:
-    with_error = record.diagnosis is not None and record.diagnosis.category == COMPLETED_WITH_ERROR
-    style = "red" if failed(record) or with_error else "green" if record.diagnosis else "yellow"
-    yield look.paint(visible(title), "bold") + look.paint(visible(ending(record) + _exit(record)), style)
-    if with_error and record.diagnosis is not None:
-        short = format_short_citation(record.diagnosis.evidence) or "an error"
-        loss = "a loss of NaN or Inf: " if record.diagnosis.error == "model_diverged" else ""
+def format_run(title: str, run: JobRun, timeline: JobTimeline, look: TextStyle) -> Iterator[str]:
+    with_error = run.diagnosis is not None and run.diagnosis.category == COMPLETED_WITH_ERROR
+    style = "red" if failed(run) or with_error else "green" if run.diagnosis else "yellow"
+    yield look.paint(visible(title), "bold") + look.paint(visible(ending(run) + _exit(run)), style)
+    if with_error and run.diagnosis is not None:
+        short = format_short_citation(run.diagnosis.evidence) or "an error"
+        loss = "a loss of NaN or Inf: " if run.diagnosis.error == "model_diverged" else ""
         yield look.wrapped(f"Completed, but its output ends with {loss}{short}.", "  ", "    ")
-    yield look.wrapped(_when_and_where(record, look) + _counted(record), "  ", "    ")
-    waited = record.waited or next((d for d in story.delays if d.attempt == record.attempt), None)
+    yield look.wrapped(_when_and_where(run, look) + _counted(run), "  ", "    ")
+    waited = run.waited or next((d for d in timeline.delays if d.attempt == run.attempt), None)
     if waited is not None:
         yield look.wrapped(format_wait(waited), "  ", "    ")
-    if record.state == "COMPLETED" and (used := format_requested_and_used(record)):
+    if run.state == "COMPLETED" and (used := format_requested_and_used(run)):
         yield look.wrapped(used, "  ", "    ")
-    if record.diagnosis is not None and record.diagnosis.category != SUCCESS:
-        yield from judged(record, story, look)
+    if run.diagnosis is not None and run.diagnosis.category != SUCCESS:
+        yield from judged(run, timeline, look)
 
 
-def format_requested_and_used(record: JobRun) -> str:
+def format_requested_and_used(run: JobRun) -> str:
     """ "Asked / used: time 1 h / 12 min; CPUs 8 / 2.1; memory 32.0 GiB / 5.1 GiB." as far as it is known, per node."""
-    found, parts = record.measurement, []
-    if record.time_limit_s and record.start_time is not None and record.end_time is not None:
-        parts.append(f"time {duration(record.time_limit_s)} / {duration(record.run_s)}")
-    cpus = record.cpus // max(1, len(record.nodes))
+    found, parts = run.measurement, []
+    if run.time_limit_s and run.start_time is not None and run.end_time is not None:
+        parts.append(f"time {duration(run.time_limit_s)} / {duration(run.run_s)}")
+    cpus = run.cpus // max(1, len(run.nodes))
     if cpus and found is not None and found.cpus_used is not None:
         parts.append(f"CPUs {cpus} / {found.cpus_used:.1f}")
-    asked = record.mem_mib_per_node or (record.mem_mib_per_cpu or 0) * cpus
+    asked = run.mem_mib_per_node or (run.mem_mib_per_cpu or 0) * cpus
     if asked and found is not None and found.mem_peak_mib:
         parts.append(f"memory {asked / 1024:.1f} GiB / {found.mem_peak_mib / 1024:.1f} GiB")
-    each = " on a node" if len(record.nodes) > 1 and len(parts) > 1 else ""
+    each = " on a node" if len(run.nodes) > 1 and len(parts) > 1 else ""
     return f"Asked / used{each}: {'; '.join(parts)}." if parts else ""
 
 
@@ -73,16 +73,16 @@ def format_requested_and_used(record: JobRun) -> str:
 _WARNINGS = 3
 
 
-def warned_of(record: JobRun, story: JobTimeline) -> Sequence[str]:
+def warned_of(run: JobRun, timeline: JobTimeline) -> Sequence[str]:
     """What gsub had said at the submission of what the run then failed of: the same line, or the same name."""
-    found = record.diagnosis
-    if story.submission is None or found is None or found.category in (SUCCESS, CANCELLED):
+    found = run.diagnosis
+    if timeline.submission is None or found is None or found.category in (SUCCESS, CANCELLED):
         return ()
     place = find_own_place(found.evidence)
     texts = " ".join(one.text for one in found.evidence if one.role == "root")
     category = found.error or found.category
-    said = [one for one in story.submission.warnings if _is_about(one, place, texts, category)]
-    return [_in_one_line(one, story.submission.work_dir) for one in said[:_WARNINGS]]
+    said = [one for one in timeline.submission.warnings if _is_about(one, place, texts, category)]
+    return [_in_one_line(one, timeline.submission.work_dir) for one in said[:_WARNINGS]]
 
 
 def _is_about(warning: Finding, place: tuple[str, int] | None, texts: str, category: str) -> bool:
@@ -98,96 +98,98 @@ def _in_one_line(warning: Finding, work_dir: str) -> str:
     return f"{where}{warning.message}"
 
 
-def judged(record: JobRun, story: JobTimeline, look: TextStyle) -> Iterator[str]:
+def judged(run: JobRun, timeline: JobTimeline, style: TextStyle) -> Iterator[str]:
     """Category, evidence, decision, advice, and what was asked of Slurm."""
-    diagnosis = record.diagnosis
+    diagnosis = run.diagnosis
     assert diagnosis is not None
     category = diagnosis.error or diagnosis.category
     domain = DOMAINS.get(diagnosis.domain, "")
     sure = f"{round(100 * diagnosis.confidence)} % sure"
     detail = ", ".join(part for part in (domain, f"node {diagnosis.node}" if diagnosis.node else "", sure) if part)
     named = f" ({category})" if category != CANCELLED else ""
-    title = "requeued" if record.state == REQUEUED and category == CANCELLED else get_title(category)
-    yield look.wrapped(f"{title}{named}: {detail}", "  ", "    ")
-    if look.verbose and category in CATEGORIES and category != CANCELLED:
+    title = "requeued" if run.state == REQUEUED and category == CANCELLED else get_title(category)
+    yield style.wrapped(f"{title}{named}: {detail}", "  ", "    ")
+    if style.verbose and category in CATEGORIES and category != CANCELLED:
         meaning = CATEGORIES[category].meaning
-        yield look.wrapped(f"{meaning[:1].upper()}{meaning[1:]}.")
-    yield from format_citations(diagnosis.evidence, look)
-    if record.incident:
-        yield from _incident(next((i for i in story.incidents if i.incident_id == record.incident), None), look)
-    for warning in warned_of(record, story):
-        yield look.wrapped(f"gsub had warned at submission: {warning}", "  ", "    ")
+        yield style.wrapped(f"{meaning[:1].upper()}{meaning[1:]}.")
+    yield from format_citations(diagnosis.evidence, style)
+    if run.incident:
+        yield from _incident(next((i for i in timeline.incidents if i.incident_id == run.incident), None), style)
+    for warning in warned_of(run, timeline):
+        yield style.wrapped(f"gsub had warned at submission: {warning}", "  ", "    ")
     if diagnosis.advice:
-        yield look.wrapped(diagnosis.advice)
-    repeated = record.decision == "stop" and record.decision_reason == diagnosis.advice
-    if record.decision and (look.verbose or not (repeated or record.decision == "none")):
-        why = f": {record.decision_reason}" if record.decision_reason and not repeated else ""
-        title = DECISION_TITLES.get(record.decision, record.decision)
-        yield look.wrapped(f"Decision: {title} ({record.decision}){why}", "  ", "    ")
-    for action in story.actions:
-        if action.attempt == record.attempt:
-            yield from _format_action(action, look)
+        yield style.wrapped(diagnosis.advice)
+    repeated = run.decision == "stop" and run.decision_reason == diagnosis.advice
+    if run.decision and (style.verbose or not (repeated or run.decision == "none")):
+        why = f": {run.decision_reason}" if run.decision_reason and not repeated else ""
+        title = DECISION_TITLES.get(run.decision, run.decision)
+        yield style.wrapped(f"Decision: {title} ({run.decision}){why}", "  ", "    ")
+    for action in timeline.actions:
+        if action.attempt == run.attempt:
+            yield from _format_action(action, style)
 
 
-def _incident(incident: Incident | None, look: TextStyle) -> Iterator[str]:
-    yield look.wrapped(_INCIDENT)
+def _incident(incident: Incident | None, style: TextStyle) -> Iterator[str]:
+    yield style.wrapped(_INCIDENT)
     if incident is not None:
         jobs, users = count(len(incident.jobs), "job"), count(incident.users, "user")
-        over = f"over {look.moment(incident.over_at)}" if incident.over_at is not None else "still open"
-        told = f"{incident.category}, {incident.scope}, since {look.moment(incident.began)}, {over}: {jobs} of {users}."
-        yield look.wrapped(told, "    ")
+        over = f"over {style.moment(incident.over_at)}" if incident.over_at is not None else "still open"
+        told = (
+            f"{incident.category}, {incident.scope}, since {style.moment(incident.began)}, {over}: {jobs} of {users}."
+        )
+        yield style.wrapped(told, "    ")
 
 
-def ending(record: JobRun) -> str:
-    return record.state or "not ended"
+def ending(run: JobRun) -> str:
+    return run.state or "not ended"
 
 
-def result_of(record: JobRun) -> str:
+def result_of(run: JobRun) -> str:
     """The kind of failure, or of error in the output, in plain words; Slurm's state of anything else."""
-    found = record.diagnosis
-    return get_title(found.category) if found and (failed(record) or found.error) else ending(record)
+    found = run.diagnosis
+    return get_title(found.category) if found and (failed(run) or found.error) else ending(run)
 
 
-def _exit(record: JobRun) -> str:
-    if record.exit_code is None or record.state == "COMPLETED":
+def _exit(run: JobRun) -> str:
+    if run.exit_code is None or run.state == "COMPLETED":
         return ""
     # Slurm says signal 125 then, which is none.
-    if record.signal and record.state != "OUT_OF_MEMORY":
-        return f", signal {record.signal}"
-    return f", exit code {record.exit_code}" if record.exit_code else ""
+    if run.signal and run.state != "OUT_OF_MEMORY":
+        return f", signal {run.signal}"
+    return f", exit code {run.exit_code}" if run.exit_code else ""
 
 
-def _when_and_where(record: JobRun, look: TextStyle) -> str:
-    if record.start_time is None:
-        return "It never started." if record.state else "It waits."
-    where = f" on {fold(record.nodes)}" if record.nodes else ""
-    if record.end_time is None:
-        return f"Since {look.moment(record.start_time)}{where}."
-    ran = f" ({duration(record.run_s)})"
-    return f"{look.moment(record.start_time)} to {look.moment(record.end_time)}{ran}{where}."
+def _when_and_where(run: JobRun, style: TextStyle) -> str:
+    if run.start_time is None:
+        return "It never started." if run.state else "It waits."
+    where = f" on {fold(run.nodes)}" if run.nodes else ""
+    if run.end_time is None:
+        return f"Since {style.moment(run.start_time)}{where}."
+    ran = f" ({duration(run.run_s)})"
+    return f"{style.moment(run.start_time)} to {style.moment(run.end_time)}{ran}{where}."
 
 
-def _counted(record: JobRun) -> str:
+def _counted(run: JobRun) -> str:
     """What the step counter saw of the run; one that stood still long before its end hung."""
-    measured = record.measurement
+    measured = run.measurement
     if measured is None or not measured.steps:
         return ""
     speed = f", {measured.steps_per_s:.3g} a second" if measured.steps_per_s else ""
     until = measured.steps_until_s
-    last = "" if until is None else f", the last {duration(max(0.0, record.run_s - until))} before the end"
+    last = "" if until is None else f", the last {duration(max(0.0, run.run_s - until))} before the end"
     return f" It counted {count(measured.steps, 'step')}{speed}{last}."
 
 
 _BOUND = {"user": "  # for its owner's jobs", "site": "  # for everybody's jobs"}
 
 
-def _format_action(action: ActionRecord, look: TextStyle) -> Iterable[str]:
+def _format_action(action: ActionRecord, style: TextStyle) -> Iterable[str]:
     if action.mode == "observe":
         return
     bound = _BOUND.get(action.key, "") if action.verb == Verb.BLOCK_INPUT.value else ""
     yield f"  {describe_action_status(action)}: {visible(format_scontrol_line(action))}{bound}"
     if action.error:
-        yield look.wrapped(action.error, "    ")
+        yield style.wrapped(action.error, "    ")
 
 
 def describe_action_status(action: ActionRecord) -> str:
@@ -200,23 +202,23 @@ def describe_action_status(action: ActionRecord) -> str:
 
 
 # Arrays and jobs of many runs in the text of `slurmwrap why`: tasks that ended alike, runs, and the ledger.
-def format_tasks(story: JobTimeline, look: TextStyle) -> Iterator[Iterable[str]]:
+def format_tasks(timeline: JobTimeline, look: TextStyle) -> Iterator[Iterable[str]]:
     """Tasks that ended alike are one story, that of the first that failed; those that failed come first."""
-    for group in group_tasks(story):
+    for group in group_tasks(timeline):
         title = f"{count(len(group), 'TASK', 'TASKS')} {fold_jobs(run.address for run in group)} "
         first = min(group, key=lambda run: run.end_time or 1 << 62)
         if len(group) == 1:
-            yield format_run(f"TASK {first.address} ", first, story, look)
+            yield format_run(f"TASK {first.address} ", first, timeline, look)
         elif failed(first):
-            yield _format_alike(title, group, first, story, look)
+            yield _format_alike(title, group, first, timeline, look)
         else:
             style = "green" if first.diagnosis else "yellow"
             yield [look.paint(visible(title), "bold") + look.paint(visible(result_of(first)), style)]
 
 
-def group_tasks(story: JobTimeline) -> tuple[tuple[JobRun, ...], ...]:
+def group_tasks(timeline: JobTimeline) -> tuple[tuple[JobRun, ...], ...]:
     """The last run of each task, those that ended alike together; failures first, the largest group first."""
-    groups = group_alike(list_tasks(story), _make_ending_key)
+    groups = group_alike(list_tasks(timeline), _make_ending_key)
     return tuple(sorted(groups, key=lambda group: (not failed(group[0]), -len(group))))
 
 
@@ -228,28 +230,28 @@ def _make_ending_key(run: JobRun) -> tuple[object, ...]:
 
 
 def _format_alike(
-    title: str, group: Sequence[JobRun], first: JobRun, story: JobTimeline, look: TextStyle
+    title: str, group: Sequence[JobRun], first: JobRun, timeline: JobTimeline, style: TextStyle
 ) -> Iterator[str]:
-    yield look.paint(look.wrapped(f"{title}failed alike", "", "  "), "red")
+    yield style.paint(style.wrapped(f"{title}failed alike", "", "  "), "red")
     ends = sorted(run.end_time for run in group if run.end_time)
     nodes = {name for run in group for name in run.nodes}
     if ends:
-        between = f"between {look.moment(ends[0])} and {look.moment(ends[-1])}" if ends[-1] - ends[0] > 60 else ""
-        at = between or f"at {look.moment(ends[0])}"
+        between = f"between {style.moment(ends[0])} and {style.moment(ends[-1])}" if ends[-1] - ends[0] > 60 else ""
+        at = between or f"at {style.moment(ends[0])}"
         longest = max(run.run_s for run in group)
         where = f", on {fold(in_order(nodes))}" if nodes else ""
-        yield look.wrapped(f"They ended {at}, after {duration(longest)} at most{where}.", "  ", "    ")
-    yield look.wrapped(f"The first one is {first.address} (slurmwrap why {first.address}):", "  ")
-    yield from judged(first, story, look)
+        yield style.wrapped(f"They ended {at}, after {duration(longest)} at most{where}.", "  ", "    ")
+    yield style.wrapped(f"The first one is {first.address} (slurmwrap why {first.address}):", "  ")
+    yield from judged(first, timeline, style)
 
 
-def run_table(runs: Sequence[JobRun], look: TextStyle) -> Iterator[str]:
+def run_table(runs: Sequence[JobRun], style: TextStyle) -> Iterator[str]:
     """A line for each run of one job, oldest first."""
-    yield look.paint(f"{count(len(runs), 'RUN', 'RUNS')}", "bold")
+    yield style.paint(f"{count(len(runs), 'RUN', 'RUNS')}", "bold")
     rows = [
         [
             str(number),
-            look.moment(run.end_time)[5:] if run.end_time else "",
+            style.moment(run.end_time)[5:] if run.end_time else "",
             duration(run.run_s) if run.start_time else "",
             fold(run.nodes),
             result_of(run),
@@ -258,14 +260,14 @@ def run_table(runs: Sequence[JobRun], look: TextStyle) -> Iterator[str]:
         for number, run in enumerate(runs, start=1)
     ]
     head = (">run", "ended", ">after", "~nodes", "result", "decision")
-    yield table(head, rows, columns=look.columns)
+    yield table(head, rows, columns=style.columns)
 
 
-def format_retry_budget(account: RetryBudgetReport, look: TextStyle) -> Iterator[str]:
+def format_retry_budget(account: RetryBudgetReport, style: TextStyle) -> Iterator[str]:
     """What its failures cost the job, and how many retries are left to each root cause."""
     if not account.budgets:
         return
-    yield look.paint("RETRIES", "bold")
+    yield style.paint("RETRIES", "bold")
     rows = [
         [
             get_title(one.category),
@@ -279,11 +281,11 @@ def format_retry_budget(account: RetryBudgetReport, look: TextStyle) -> Iterator
     ]
     head = ["root cause", ">failed", ">used", ">of", ">left", "~not counted"]
     width = 6 if any(one.not_counted for one in account.budgets) else 5
-    yield table(head[:width], [row[:width] for row in rows], columns=look.columns)
+    yield table(head[:width], [row[:width] for row in rows], columns=style.columns)
     caps = f" of {account.max_failures}" if account.max_failures else ""
     lost = f" of {hours(account.max_lost_gpu_hours)}" if account.max_lost_gpu_hours else ""
     totals = f"In all {account.failures}{caps} failures, {hours(account.lost_gpu_hours)}{lost} GPU-hours lost."
-    yield look.wrapped(totals, "  ", "    ")
+    yield style.wrapped(totals, "  ", "    ")
     for reset in account.resets:
         why = f": {reset.note}" if reset.note else ""
-        yield look.wrapped(f"Cleared {look.moment(reset.at)} by {reset.who}{why}", "  ", "    ")
+        yield style.wrapped(f"Cleared {style.moment(reset.at)} by {reset.who}{why}", "  ", "    ")

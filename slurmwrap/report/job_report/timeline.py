@@ -115,22 +115,22 @@ def list_stopped_jobs(preruns: Sequence[PrerunRecord]) -> frozenset[tuple[str, i
     return frozenset((p.cluster, p.job_id) for p in failures if p.job_id is not None)
 
 
-def has_never_run(record: JobRun, stopped: frozenset[tuple[str, int]]) -> bool:
+def has_never_run(run: JobRun, stopped: frozenset[tuple[str, int]]) -> bool:
     """A job that its pre-run stopped: Slurm has a cancelled record of it, yet no run."""
-    return not record.nodes and (record.attempt.cluster, record.attempt.job_id) in stopped
+    return not run.nodes and (run.attempt.cluster, run.attempt.job_id) in stopped
 
 
-def is_stopped_by_prerun(story: JobTimeline) -> bool:
+def is_stopped_by_prerun(timeline: JobTimeline) -> bool:
     """The newest pre-run failed and the job never started."""
-    started = any(attempt.start_time is not None and attempt.run_s > 0 for attempt in story.attempts)
-    return bool(story.preruns) and story.preruns[-1].verdict.outcome is Outcome.FAIL and not started
+    started = any(attempt.start_time is not None and attempt.run_s > 0 for attempt in timeline.attempts)
+    return bool(timeline.preruns) and timeline.preruns[-1].verdict.outcome is Outcome.FAIL and not started
 
 
-def list_tasks(story: JobTimeline) -> tuple[JobRun, ...]:
+def list_tasks(timeline: JobTimeline) -> tuple[JobRun, ...]:
     """Of a whole array the last run of each of its tasks, in their order; () of anything else."""
-    if "_" in story.address or len({run.address for run in story.attempts if "_" in run.address}) < 2:
+    if "_" in timeline.address or len({run.address for run in timeline.attempts if "_" in run.address}) < 2:
         return ()
-    last = {run.address: run for run in sorted(story.attempts, key=lambda run: run.attempt.submit_time)}
+    last = {run.address: run for run in sorted(timeline.attempts, key=lambda run: run.attempt.submit_time)}
     return tuple(sorted(last.values(), key=lambda run: (len(run.address), run.address)))
 
 
@@ -143,7 +143,7 @@ def _parse_number(address: str) -> int:
     return int(head) if head.isdecimal() else -1
 
 
-def _is_of(record: JobRun, address: str) -> bool:
+def _is_of(run: JobRun, address: str) -> bool:
     """By name, by array, or by raw job id."""
-    own = record.address or str(record.attempt.job_id)
-    return own == address or own.split("_")[0] == address or str(record.attempt.job_id) == address
+    own = run.address or str(run.attempt.job_id)
+    return own == address or own.split("_")[0] == address or str(run.attempt.job_id) == address

@@ -96,78 +96,78 @@ class Reconciler:
     seen: tuple[int, int] = (-1, -1)
     held_back: bool = False
 
-    def submit(self, waiting: PendingSimJob, game: BackfillSimulator) -> None:
+    def submit(self, waiting: PendingSimJob, simulator: BackfillSimulator) -> None:
         if self.tuner is not None:
-            self._tune(waiting, *self.tuner.lone(waiting), game)
+            self._tune(waiting, *self.tuner.lone(waiting), simulator)
         if self.placer is not None:
-            self.placer.submit(waiting, game.floor, game.now)
+            self.placer.submit(waiting, simulator.floor, simulator.now)
             if waiting.leaves is not None:
-                heapq.heappush(game.wakes, waiting.leaves_until)
+                heapq.heappush(simulator.wakes, waiting.leaves_until)
 
-    def next_s(self, game: BackfillSimulator) -> float:
-        return min(self._to_tune_s(game), self._to_loosen_s(game))
+    def next_s(self, simulator: BackfillSimulator) -> float:
+        return min(self._to_tune_s(simulator), self._to_loosen_s(simulator))
 
-    def _to_tune_s(self, game: BackfillSimulator) -> float:
+    def _to_tune_s(self, simulator: BackfillSimulator) -> float:
         if self.tuner is None:
             return inf
         happened, ended = self.seen
         if self.held_back:
             return self.last + _SOON_S
-        if ended != game.gone:
-            return max(self.last + WAKE_S, game.freed + WAKE_S)
-        if happened != game.happened or self.tuner.startable:
-            return max(game.now, self.last + game.world.tick_s)
+        if ended != simulator.gone:
+            return max(self.last + WAKE_S, simulator.freed + WAKE_S)
+        if happened != simulator.happened or self.tuner.startable:
+            return max(simulator.now, self.last + simulator.world.tick_s)
         return inf
 
-    def _to_loosen_s(self, game: BackfillSimulator) -> float:
+    def _to_loosen_s(self, simulator: BackfillSimulator) -> float:
         """Who is due and not at the head waits until that moves."""
-        due = inf if self.placer is None else self.placer.next_s(game.pending)
-        if due <= self.last and self.seen[0] == game.happened and not self.held_back:
+        due = inf if self.placer is None else self.placer.next_s(simulator.pending)
+        if due <= self.last and self.seen[0] == simulator.happened and not self.held_back:
             return inf
-        return max(due, self.last + game.world.tick_s)
+        return max(due, self.last + simulator.world.tick_s)
 
-    def look(self, game: BackfillSimulator) -> bool:
+    def look(self, simulator: BackfillSimulator) -> bool:
         """One pass; whether it changed any request."""
-        self.last, self.held_back = game.now, False
-        before = game.updates
-        ready = game.in_order(2 * game.world.head)
+        self.last, self.held_back = simulator.now, False
+        before = simulator.updates
+        ready = simulator.in_order(2 * simulator.world.head)
         if self.placer is not None:
-            self._loosen(self.placer, ready[: game.world.head], game)
+            self._loosen(self.placer, ready[: simulator.world.head], simulator)
         if self.tuner is not None:
-            for change in self.tuner.changes(ready, self._servers(game), game.world.head, game.now):
-                if not self._afford(change.keys, game):
+            for change in self.tuner.changes(ready, self._servers(simulator), simulator.world.head, simulator.now):
+                if not self._afford(change.keys, simulator):
                     break
-                self._tune(change.waiting, change.cpus, change.mem_mib, game)
-        self.seen = (game.happened, game.gone)
-        if game.updates > before:
-            game.touched()
-        return game.updates > before
+                self._tune(change.waiting, change.cpus, change.mem_mib, simulator)
+        self.seen = (simulator.happened, simulator.gone)
+        if simulator.updates > before:
+            simulator.touched()
+        return simulator.updates > before
 
-    def _tune(self, waiting: PendingSimJob, cpus: float, mem_mib: float, game: BackfillSimulator) -> None:
+    def _tune(self, waiting: PendingSimJob, cpus: float, mem_mib: float, simulator: BackfillSimulator) -> None:
         """Never to what no empty cluster could hold, whatever the mechanism says: it would wait for ever."""
         before = waiting.cpus, waiting.mem_mib
         set_tuned_request(waiting, cpus, mem_mib)
-        if game.empty.seats(waiting.ask, waiting.allowed) is None:
+        if simulator.empty.seats(waiting.ask, waiting.allowed) is None:
             set_tuned_request(waiting, *before)
 
-    def _loosen(self, placer: Placer, head: Sequence[PendingSimJob], game: BackfillSimulator) -> None:
-        for one in placer.loosened(head, game.pending, game.now):
-            if not self._afford(len(placer.keys(one, game.now)), game):
+    def _loosen(self, placer: Placer, head: Sequence[PendingSimJob], simulator: BackfillSimulator) -> None:
+        for one in placer.loosened(head, simulator.pending, simulator.now):
+            if not self._afford(len(placer.keys(one, simulator.now)), simulator):
                 return
-            placer.loosen(one, game.now)
+            placer.loosen(one, simulator.now)
 
-    def _afford(self, count: int, game: BackfillSimulator) -> bool:
-        per_s = game.world.updates_per_s
-        rest = take(fill_bucket(self.bucket, game.now, per_s), count, per_s)
+    def _afford(self, count: int, simulator: BackfillSimulator) -> bool:
+        per_s = simulator.world.updates_per_s
+        rest = take(fill_bucket(self.bucket, simulator.now, per_s), count, per_s)
         if rest is None:
             self.held_back = True
             return False
         self.bucket = rest
-        game.updates += count
+        simulator.updates += count
         return True
 
-    def _servers(self, game: BackfillSimulator) -> list[Server]:
-        floor = game.floor
+    def _servers(self, simulator: BackfillSimulator) -> list[Server]:
+        floor = simulator.floor
         return [
             replace(server, gpus_free=int(gpus), cpus_free=int(cpus + ROUNDING), mem_free_mib=int(mem))
             for server, gpus, cpus, mem in zip(self.servers, floor.gpus, floor.cpus, floor.mem_mib, strict=True)
@@ -202,14 +202,14 @@ def play_backfill(
     if not servers:
         raise ValueError("there are no servers")
     ours = mechanism is not None or placement == "skew"
-    game = BackfillSimulator(
+    simulator = BackfillSimulator(
         jobs, servers, world, policy, profiles, placement == "consolidate", world.lag_s if ours else 0.0
     )
     if not ours:
-        return game.run(None, progress)
-    tuner = None if mechanism is None else Tuner(mechanism=mechanism, like=game.like)
+        return simulator.run(None, progress)
+    tuner = None if mechanism is None else Tuner(mechanism=mechanism, like=simulator.like)
     placer = _make_placer(servers, world, profiles) if placement == "skew" else None
-    return game.run(Reconciler(servers=servers, tuner=tuner, placer=placer), progress)
+    return simulator.run(Reconciler(servers=servers, tuner=tuner, placer=placer), progress)
 
 
 def _make_placer(servers: Sequence[Server], world: SchedulerParams, profiles: Mapping[str, ResourceProfile]) -> Placer:

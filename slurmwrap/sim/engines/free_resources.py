@@ -39,44 +39,44 @@ class FreeResources:
     leaf: Ints | None = None
     free_gpus: int = field(default=0)
 
-    def take(self, ask: Ask, seats: Seats) -> None:
+    def take(self, sim_request: Ask, seats: Seats) -> None:
         """ValueError where a server has not so much: a bug of anyone who chose the seats."""
-        self._move(ask, seats, 1)
+        self._move(sim_request, seats, 1)
         low = [s for s in seats.servers if self.gpus[s] < 0 or min(self.cpus[s], self.mem_mib[s]) < -ROUNDING]
         if low:
             raise ValueError(f"server {low[0]} has not so much left")
 
-    def give_back(self, ask: Ask, seats: Seats) -> None:
-        self._move(ask, seats, -1)
+    def give_back(self, sim_request: Ask, seats: Seats) -> None:
+        self._move(sim_request, seats, -1)
 
-    def _move(self, ask: Ask, seats: Seats, sign: int) -> None:
+    def _move(self, sim_request: Ask, seats: Seats, sign: int) -> None:
         for server, units in zip(seats.servers, seats.units, strict=True):
-            self.gpus[server] -= sign * units * ask.gpus
-            self.cpus[server] -= sign * units * ask.cpus
-            self.mem_mib[server] -= sign * units * ask.mem_mib
-        self.free_gpus -= sign * ask.all_gpus
+            self.gpus[server] -= sign * units * sim_request.gpus
+            self.cpus[server] -= sign * units * sim_request.cpus
+            self.mem_mib[server] -= sign * units * sim_request.mem_mib
+        self.free_gpus -= sign * sim_request.all_gpus
 
-    def seats(self, ask: Ask, allowed: Bools | None = None, leaves: int | None = None) -> Seats | None:
+    def seats(self, sim_request: Ask, allowed: Bools | None = None, leaves: int | None = None) -> Seats | None:
         """Where it starts now; None: nowhere. `leaves`: it insists on so many leaf switches at most."""
-        if self.free_gpus < ask.all_gpus:
+        if self.free_gpus < sim_request.all_gpus:
             return None
-        if ask.least == 1:
-            holds = fits_whole(ask, self.gpus, self.cpus, self.mem_mib)
+        if sim_request.least == 1:
+            holds = fits_whole(sim_request, self.gpus, self.cpus, self.mem_mib)
             if allowed is not None:
                 holds &= allowed
             found = holds.nonzero()[0]
             if found.size:
-                return self.one(ask, found)
-            if ask.most == 1 or ask.units == 1:
+                return self.one(sim_request, found)
+            if sim_request.most == 1 or sim_request.units == 1:
                 return None
-        room = count_units(ask, self.gpus, self.cpus, self.mem_mib)
+        room = count_units(sim_request, self.gpus, self.cpus, self.mem_mib)
         if allowed is not None:
             room = np.where(allowed, room, 0)
-        return choose_servers(ask, room, self.cpus, self.leaf, leaves)
+        return choose_servers(sim_request, room, self.cpus, self.leaf, leaves)
 
-    def one(self, ask: Ask, found: NDArray[np.intp]) -> Seats:
+    def one(self, sim_request: Ask, found: NDArray[np.intp]) -> Seats:
         """Of servers that hold it all."""
-        return one_seat(ask, found, self.cpus, self.leaf)
+        return one_seat(sim_request, found, self.cpus, self.leaf)
 
 
 def floor_of(servers: Sequence[Server], servers_per_leaf: int | None = None) -> FreeResources:
@@ -91,71 +91,71 @@ def floor_of(servers: Sequence[Server], servers_per_leaf: int | None = None) -> 
     )
 
 
-def fits_whole(ask: Ask, gpus: Ints, cpus: Floats, mem_mib: Floats) -> Bools:
+def fits_whole(sim_request: Ask, gpus: Ints, cpus: Floats, mem_mib: Floats) -> Bools:
     """Which servers hold all units of it; of any shape of arrays."""
-    holds: Bools = gpus >= ask.all_gpus
-    holds &= cpus >= ask.cpus * ask.units - ROUNDING
-    holds &= mem_mib >= ask.mem_mib * ask.units - ROUNDING
+    holds: Bools = gpus >= sim_request.all_gpus
+    holds &= cpus >= sim_request.cpus * sim_request.units - ROUNDING
+    holds &= mem_mib >= sim_request.mem_mib * sim_request.units - ROUNDING
     return holds
 
 
-def count_units(ask: Ask, gpus: Ints, cpus: Floats, mem_mib: Floats) -> Ints:
+def count_units(sim_request: Ask, gpus: Ints, cpus: Floats, mem_mib: Floats) -> Ints:
     """How many units of it each server holds; of any shape of arrays."""
-    room = gpus // ask.gpus
-    if ask.cpus > 0:
-        room = np.minimum(room, ((cpus + ROUNDING) / ask.cpus).astype(np.int64))
-    if ask.mem_mib > 0:
-        room = np.minimum(room, ((mem_mib + ROUNDING) / ask.mem_mib).astype(np.int64))
-    return np.clip(room, 0, ask.units if ask.per_node is None else ask.per_node)
+    room = gpus // sim_request.gpus
+    if sim_request.cpus > 0:
+        room = np.minimum(room, ((cpus + ROUNDING) / sim_request.cpus).astype(np.int64))
+    if sim_request.mem_mib > 0:
+        room = np.minimum(room, ((mem_mib + ROUNDING) / sim_request.mem_mib).astype(np.int64))
+    return np.clip(room, 0, sim_request.units if sim_request.per_node is None else sim_request.per_node)
 
 
-def one_seat(ask: Ask, found: NDArray[np.intp], cpus: Floats, leaf: Ints | None) -> Seats:
+def one_seat(sim_request: Ask, found: NDArray[np.intp], cpus: Floats, leaf: Ints | None) -> Seats:
     """Of servers that hold it all, the one with fewest free CPUs; with a network, the first of the tightest leaf."""
     here = cpus[found]
     tight = here if leaf is None else np.bincount(leaf[found], weights=here)[leaf[found]]
-    return Seats(servers=(int(found[tight.argmin()]),), units=(ask.units,))
+    return Seats(servers=(int(found[tight.argmin()]),), units=(sim_request.units,))
 
 
 def choose_servers(
-    ask: Ask, room: Ints, cpus: Floats, leaf: Ints | None = None, leaves: int | None = None
+    sim_request: Ask, room: Ints, cpus: Floats, leaf: Ints | None = None, leaves: int | None = None
 ) -> Seats | None:
     """Of servers that have `room` for so many units, those that it gets."""
-    if ask.least == 1:
-        found = (room >= ask.units).nonzero()[0]
+    if sim_request.least == 1:
+        found = (room >= sim_request.units).nonzero()[0]
         if found.size:
-            return one_seat(ask, found, cpus, leaf)
+            return one_seat(sim_request, found, cpus, leaf)
     if leaf is not None:
-        near = _in_one_leaf(ask, room, cpus, leaf)
+        near = _in_one_leaf(sim_request, room, cpus, leaf)
         if near is not None:
             return near
-    seats = _gather_servers(ask, room, cpus)
+    seats = _gather_servers(sim_request, room, cpus)
     if seats is None or leaf is None or leaves is None:
         return seats
     return seats if len({int(leaf[server]) for server in seats.servers}) <= leaves else None
 
 
-def _in_one_leaf(ask: Ask, room: Ints, cpus: Floats, leaf: Ints) -> Seats | None:
+def _in_one_leaf(sim_request: Ask, room: Ints, cpus: Floats, leaf: Ints) -> Seats | None:
     """The leaf with the least room that holds it all."""
     sums = np.bincount(leaf, weights=room)
     for number in np.argsort(sums, kind="stable"):
-        if sums[number] >= ask.units:
-            seats = _gather_servers(ask, np.where(leaf == number, room, 0), cpus)
+        if sums[number] >= sim_request.units:
+            seats = _gather_servers(sim_request, np.where(leaf == number, room, 0), cpus)
             if seats is not None:
                 return seats
     return None
 
 
-def _gather_servers(ask: Ask, room: Ints, cpus: Floats) -> Seats | None:
+def _gather_servers(sim_request: Ask, room: Ints, cpus: Floats) -> Seats | None:
     """As few servers as can be; the last one is the tightest that holds the rest."""
     order = np.lexsort((cpus, -room))
     order = order[: int(np.count_nonzero(room))]
     sums = room[order].cumsum()
-    if not order.size or sums[-1] < ask.units:
+    if not order.size or sums[-1] < sim_request.units:
         return None
-    count = max(ask.least, int(np.searchsorted(sums, ask.units)) + 1)
-    if count > order.size or (ask.most is not None and count > ask.most):
+    count = max(sim_request.least, int(np.searchsorted(sums, sim_request.units)) + 1)
+    if count > order.size or (sim_request.most is not None and count > sim_request.most):
         return None
-    shares, left = [], ask.units
+    shares, left = [], sim_request.units
     for place in range(count - 1):
         shares.append(min(int(room[order[place]]), left - (count - 1 - place)))
         left -= shares[-1]

@@ -85,10 +85,13 @@ class ShadowTable:
         self._starts: dict[tuple[Ask, float, int], tuple[Floats, int]] = {}  # with so many of `_keeps`
         self._tables: dict[tuple[Ask, int], ServerCapacity] = {}
 
-    def begins(self, number: int, ask: Ask, seats: Seats, ends: float) -> None:
+    def begins(self, number: int, sim_request: Ask, seats: Seats, ends: float) -> None:
         for server, count in zip(seats.servers, seats.units, strict=True):
             self._jobs[server][number] = HeldResources(
-                ends=ends, gpus=count * ask.gpus, cpus=count * ask.cpus, mem_mib=count * ask.mem_mib
+                ends=ends,
+                gpus=count * sim_request.gpus,
+                cpus=count * sim_request.cpus,
+                mem_mib=count * sim_request.mem_mib,
             )
             self._dirty.add(server)
             if self._floor.gpus[server] <= 0:
@@ -127,29 +130,29 @@ class ShadowTable:
         begin, until = self._begin[:, : self._used], self._until[:, : self._used]
         return np.asarray(((start + length <= begin) | (start >= until)).all(axis=1), dtype=np.bool_)
 
-    def seats(self, ask: Ask, length: float, allowed: Bools | None, leaves: int | None) -> Seats | None:
+    def seats(self, sim_request: Ask, length: float, allowed: Bools | None, leaves: int | None) -> Seats | None:
         """Where it may start now."""
         if not self._used:
-            return self._floor.seats(ask, allowed, leaves)
+            return self._floor.seats(sim_request, allowed, leaves)
         free = self.usable(self._now, length)
         if allowed is not None:
             free = free & allowed
-        return self._floor.seats(ask, free, leaves)
+        return self._floor.seats(sim_request, free, leaves)
 
-    def plan(self, ask: Ask, length: float, allowed: Bools | None, latest: float) -> tuple[float, Seats] | None:
+    def plan(self, sim_request: Ask, length: float, allowed: Bools | None, latest: float) -> tuple[float, Seats] | None:
         """When and where it would start, at the earliest; None: not until `latest`, as far as can be seen."""
         best = inf
-        if ask.least == 1:
-            start = self._start_whole(ask, length, allowed)
+        if sim_request.least == 1:
+            start = self._start_whole(sim_request, length, allowed)
             best = float(start.min())
-            if ask.units > 1 and ask.most != 1 and best > self._now:
-                spread = self._plan_several(ask, length, allowed, min(latest, best - _SOONER))
+            if sim_request.units > 1 and sim_request.most != 1 and best > self._now:
+                spread = self._plan_several(sim_request, length, allowed, min(latest, best - _SOONER))
                 if spread is not None:
                     return spread
             if best <= latest:
-                return best, self._floor.one(ask, (start <= best).nonzero()[0])
+                return best, self._floor.one(sim_request, (start <= best).nonzero()[0])
             return None
-        return self._plan_several(ask, length, allowed, latest)
+        return self._plan_several(sim_request, length, allowed, latest)
 
     def keep(self, seats: Seats, start: float, end: float) -> None:
         """Whole nodes, for a job that is planned on them."""
@@ -173,11 +176,11 @@ class ShadowTable:
 
     # --------------------------------------------------------------------------------------------------- when
 
-    def _start_whole(self, ask: Ask, length: float, allowed: Bools | None) -> Floats:
+    def _start_whole(self, sim_request: Ask, length: float, allowed: Bools | None) -> Floats:
         """The earliest start on each server that holds it alone."""
-        key = (ask, length, id(allowed))
+        key = (sim_request, length, id(allowed))
         start, seen = self._starts.get(key, (None, 0))
-        unkept = self._unkept_start(ask)
+        unkept = self._unkept_start(sim_request)
         if start is None:
             start = unkept.copy() if allowed is None else np.where(allowed, unkept, np.inf)
         new = self._keeps[seen:]
@@ -200,22 +203,22 @@ class ShadowTable:
                 start = until
         return start
 
-    def _unkept_start(self, ask: Ask) -> Floats:
-        start = self._earliest.get(ask)
+    def _unkept_start(self, sim_request: Ask) -> Floats:
+        start = self._earliest.get(sim_request)
         if start is None:
             self._refresh()
-            holds = fits_whole(ask, self._gpus, self._cpus, self._mem)
+            holds = fits_whole(sim_request, self._gpus, self._cpus, self._mem)
             first = holds.argmax(axis=1)
             start = self._tried_at(self._at()[self._rows, first])
             start[~holds[self._rows, first]] = np.inf
-            self._earliest[ask] = start
+            self._earliest[sim_request] = start
         return start
 
     def _plan_several(
-        self, ask: Ask, length: float, allowed: Bools | None, latest: float
+        self, sim_request: Ask, length: float, allowed: Bools | None, latest: float
     ) -> tuple[float, Seats] | None:
         """On several servers, at the earliest."""
-        table = self._table(ask, allowed)
+        table = self._table(sim_request, allowed)
         moments = table.moments
         if not moments.size or moments[0] > latest:
             return None
@@ -229,28 +232,28 @@ class ShadowTable:
             for place in range(self._used):
                 begin, until = self._begin[:, place, None], self._until[:, place, None]
                 here *= (block + length <= begin) | (block >= until)
-            enough = here.sum(axis=0) >= ask.units
-            if ask.least > 1:
-                enough &= np.count_nonzero(here, axis=0) >= ask.least
+            enough = here.sum(axis=0) >= sim_request.units
+            if sim_request.least > 1:
+                enough &= np.count_nonzero(here, axis=0) >= sim_request.least
             for place in enough.nonzero()[0]:
-                seats = choose_servers(ask, here[:, place], self._floor.cpus, self._floor.leaf)
+                seats = choose_servers(sim_request, here[:, place], self._floor.cpus, self._floor.leaf)
                 if seats is not None:
                     return float(block[place]), seats
         return None
 
-    def _table(self, ask: Ask, allowed: Bools | None) -> ServerCapacity:
-        key = (ask, id(allowed))
+    def _table(self, sim_request: Ask, allowed: Bools | None) -> ServerCapacity:
+        key = (sim_request, id(allowed))
         found = self._tables.get(key)
         if found is None:
             self._refresh()
-            room, at = count_units(ask, self._gpus, self._cpus, self._mem), self._at()
+            room, at = count_units(sim_request, self._gpus, self._cpus, self._mem), self._at()
             if allowed is not None:
                 room[~allowed] = 0
             gain = np.diff(room, axis=1, prepend=0)
             more = (gain > 0) & np.isfinite(at)
             times, gains = at[more], gain[more]
             order = np.argsort(times, kind="stable")
-            enough = int(np.searchsorted(gains[order].cumsum(), ask.units))
+            enough = int(np.searchsorted(gains[order].cumsum(), sim_request.units))
             moments = np.unique(self._tried_at(times[order[enough:]]))
             found = self._tables[key] = ServerCapacity(room=room, at=at, moments=moments)
         return found

@@ -1,7 +1,7 @@
 """What failures cost, and what of that pre-run, adaptive retry and node exclusion save, in GPU-hours with intervals.
 
 `study(jobs, servers=…, settings=FailureSettings(), seeds=range(10), config=Config())` draws failures at published rates
-(published_rates.py), plays them in each arm (study_state.py) and gives a FailureStudy; `study_of_dump` takes the
+(published_rates.py), plays them in each arm (study_arms.py) and gives a FailureStudy; `study_of_dump` takes the
 failures that a site's own dump records; `inject` only says which jobs fail, of what and when. study_output.py has the
 table, the text and the figures for a plot.
 """

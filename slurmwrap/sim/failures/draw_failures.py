@@ -244,14 +244,16 @@ def is_shown_alone(category: str, gpus: int) -> bool:
     return gpus <= 1 or category != "gpu_oom"
 
 
-def again_s(doom: FailingJob, seed: int, run: int) -> float:
+def again_s(failing_job: FailingJob, seed: int, run: int) -> float:
     """How long run `run` (0: the first) goes until it fails.
 
     What is wrong with the job itself strikes at the same place again; what is not strikes anew.
     """
-    if run == 0 or not doom.curable or doom.row < 0:
-        return doom.run_s
-    return curve_of(published_rates.PHILLY[doom.row]).seconds(draw_uniform(seed, doom.number, run, Purpose.TIME))
+    if run == 0 or not failing_job.curable or failing_job.row < 0:
+        return failing_job.run_s
+    return curve_of(published_rates.PHILLY[failing_job.row]).seconds(
+        draw_uniform(seed, failing_job.number, run, Purpose.TIME)
+    )
 
 
 def with_faults(doomed: Doomed, jobs: Sequence[SimJob], settings: FailureSettings, seed: int) -> Doomed:

@@ -30,8 +30,8 @@ from slurmwrap.sim.failures.student_t import (
     compute_paired,
     compute_ratio,
 )
+from slurmwrap.sim.failures.study_arms import PLAIN, FailureWorld, GpuTimeAccount, RetryArm, arms_of
 from slurmwrap.sim.failures.study_result import ArmResult, CategoryMeans, FailureStudy, Interval, PublishedCheck
-from slurmwrap.sim.failures.study_state import PLAIN, FailureWorld, GpuTimeAccount, RetryArm, arms_of
 from slurmwrap.sim.sim_job import SimJob
 
 # Played unless the caller wants more: about a second per arm and seed.

@@ -21,7 +21,7 @@ from slurmwrap.sim.failures.draw_failures import FailingJob, again_s
 from slurmwrap.sim.failures.named_random import Purpose
 from slurmwrap.sim.failures.sim_judge import FailedRun, JobFate, diagnosis_of, judge_failed_run, record_of
 from slurmwrap.sim.failures.sim_nodes import SimNodeHistory, draw_nodes, nodes_wanted
-from slurmwrap.sim.failures.study_state import (
+from slurmwrap.sim.failures.study_arms import (
     BLIND,
     BY_HAND,
     KILLED,
@@ -37,42 +37,44 @@ from slurmwrap.sim.sim_job import SimJob
 
 
 # How one run ends: its work is done, its user ends it, its own cause strikes, or a node fails.
-def ending_of(world: FailureWorld, life: SimJobState, nodes: tuple[int, ...], excluded: frozenset[int]) -> SimRunEnding:
+def ending_of(
+    world: FailureWorld, state: SimJobState, nodes: tuple[int, ...], excluded: frozenset[int]
+) -> SimRunEnding:
     """What comes first. `excluded`: places of nodes that this run was kept away from."""
-    doom, left = life.doom, life.need_s - life.kept_s
-    if doom.by_node:
-        return _end_by_node_of_dump(world, life, nodes, excluded)
-    own = again_s(doom, world.seed, life.run) if life.ailing else left
-    category = doom.category if life.ailing and own <= left else KILLED if doom.killed else ""
+    failing_job, left = state.failing_job, state.need_s - state.kept_s
+    if failing_job.by_node:
+        return _end_by_node_of_dump(world, state, nodes, excluded)
+    own = again_s(failing_job, world.seed, state.run) if state.ailing else left
+    category = failing_job.category if state.ailing and own <= left else KILLED if failing_job.killed else ""
     own = min(own, left)
-    first = hosts.fails_after(world.hardware, nodes, world.seed, life.job.number, life.run)
+    first = hosts.fails_after(world.hardware, nodes, world.seed, state.job.number, state.run)
     if first >= own:
         return SimRunEnding(ran_s=own, category=category)
-    node = hosts.draw_struck_node(world.hardware, nodes, world.seed, life.job.number, life.run)
-    gpu = hosts.blames_gpu(world.seed, life.job.number, life.run)
+    node = hosts.draw_struck_node(world.hardware, nodes, world.seed, state.job.number, state.run)
+    gpu = hosts.blames_gpu(world.seed, state.job.number, state.run)
     return SimRunEnding(ran_s=first, category="gpu_hardware" if gpu else "node_failure", node=node, gpu_fault=gpu)
 
 
-def compute_kept_s(life: SimJobState, progress_s: float, every_s: float | None) -> float:
+def compute_kept_s(state: SimJobState, progress_s: float, every_s: float | None) -> float:
     """Of `progress_s`, what the newest checkpoint holds; a job that cannot work resumes nothing."""
-    if every_s is None or not life.sound:
-        return life.kept_s
-    return max(life.kept_s, progress_s // every_s * every_s)
+    if every_s is None or not state.sound:
+        return state.kept_s
+    return max(state.kept_s, progress_s // every_s * every_s)
 
 
 def _end_by_node_of_dump(
-    world: FailureWorld, life: SimJobState, nodes: tuple[int, ...], excluded: frozenset[int]
+    world: FailureWorld, state: SimJobState, nodes: tuple[int, ...], excluded: frozenset[int]
 ) -> SimRunEnding:
     """A dump says that a node failed, not which one: a lemon with the lemons' share of all failures, else a node of
     the run. A lemon that is avoided fails under no one."""
-    if life.run:
-        return SimRunEnding(ran_s=life.need_s - life.kept_s)
+    if state.run:
+        return SimRunEnding(ran_s=state.need_s - state.kept_s)
     lemons = sorted(world.hardware.lemons)
-    chance, share = world.chance(life.job, Purpose.BY_LEMON), world.settings.lemons_cause
+    chance, share = world.chance(state.job, Purpose.BY_LEMON), world.settings.lemons_cause
     node = lemons[int(chance / share * len(lemons))] if lemons and chance < share else nodes[0]
     if node in excluded:
-        return SimRunEnding(ran_s=life.need_s - life.kept_s)
-    return SimRunEnding(ran_s=life.doom.run_s, category="node_failure", node=node)
+        return SimRunEnding(ran_s=state.need_s - state.kept_s)
+    return SimRunEnding(ran_s=state.failing_job.run_s, category="node_failure", node=node)
 
 
 # What slurmwrap learns of a run that failed: a log may be misread, Slurm and the kernel are right.
@@ -83,7 +85,7 @@ _NOT_FROM_LOGS = ("cpu_oom", "job_preempted", "node_failure", "gpu_hardware", "t
 
 def failed_run(
     world: FailureWorld,
-    life: SimJobState,
+    state: SimJobState,
     ending: SimRunEnding,
     nodes: tuple[int, ...],
     began_s: float,
@@ -91,37 +93,37 @@ def failed_run(
     kept_s: float,
 ) -> FailedRun:
     """The run as production's records are made of it."""
-    names, doom, told = world.hardware.names, life.doom, classify_observed(world, life, ending)
+    names, failing_job, told = world.hardware.names, state.failing_job, classify_observed(world, state, ending)
     right = told == ending.category == "incorrect_inputs"
-    broken = right and world.chance(life.job, Purpose.OWN_READ) < world.settings.own_read
+    broken = right and world.chance(state.job, Purpose.OWN_READ) < world.settings.own_read
     return FailedRun(
-        job=life.job,
-        uid=doom.uid,
-        run=life.run,
+        job=state.job,
+        uid=failing_job.uid,
+        run=state.run,
         began_s=began_s,
         ended_s=began_s + ending.ran_s,
         nodes=tuple(names[node] for node in nodes),
         told=told,
         node=names[ending.node] if ending.node >= 0 else "",
         conclusive=ending.gpu_fault,
-        input_path=f"/{digest_of(doom)}" if right else "",
-        digest=digest_of(doom) if right else "",
+        input_path=f"/{digest_of(failing_job)}" if right else "",
+        digest=digest_of(failing_job) if right else "",
         fault="is broken" if broken else "",
-        mem_mib=life.mem_mib,
-        resumed=life.kept_s > 0,
+        mem_mib=state.mem_mib,
+        resumed=state.kept_s > 0,
         progress_s=progress_s,
         kept_s=kept_s,
     )
 
 
-def classify_observed(world: FailureWorld, life: SimJobState, ending: SimRunEnding) -> str:
+def classify_observed(world: FailureWorld, state: SimJobState, ending: SimRunEnding) -> str:
     """The category that the classifier gives. The same log is read the same way each time."""
     if ending.category in _NOT_FROM_LOGS or ending.node >= 0:
         return ending.category
-    run = life.run if life.doom.curable else 0
-    if world.chance(life.job, Purpose.MISREAD, run) >= world.settings.misread:
+    run = state.run if state.failing_job.curable else 0
+    if world.chance(state.job, Purpose.MISREAD, run) >= world.settings.misread:
         return ending.category
-    return mistaken_for(ending.category, world.chance(life.job, Purpose.MISTAKEN_FOR, run))
+    return mistaken_for(ending.category, world.chance(state.job, Purpose.MISTAKEN_FOR, run))
 
 
 def mistaken_for(category: str, share: float) -> str:
@@ -135,9 +137,9 @@ def mistaken_for(category: str, share: float) -> str:
     return others[-1].category
 
 
-def digest_of(doom: FailingJob) -> str:
+def digest_of(failing_job: FailingJob) -> str:
     """Stands for the digest of the broken input."""
-    return f"input-{doom.fault}"
+    return f"input-{failing_job.fault}"
 
 
 DAY_S = 86_400.0
@@ -174,8 +176,8 @@ class _Playing:
         self.due: list[tuple[float, int, SimJobState]] = []  # retries, by their start
 
     def to_the_end(self) -> GpuTimeAccount:
-        for at, life in self._in_time():
-            self._run(life, at)
+        for at, state in self._in_time():
+            self._run(state, at)
         self._count_excluded()
         self.account.replaced = len(self.put_off)
         return self.account
@@ -184,18 +186,18 @@ class _Playing:
         """First runs and retries in the order of their starts."""
         for job in sorted(self.world.jobs, key=lambda job: job.submit_s):
             while self.due and self.due[0][0] <= job.submit_s:
-                at, _, life = heappop(self.due)
-                yield at, life
-            doom = self.world.doomed.get(job.number)
-            if not self._enters(job, doom):
+                at, _, state = heappop(self.due)
+                yield at, state
+            failing_job = self.world.doomed.get(job.number)
+            if not self._enters(job, failing_job):
                 continue
-            if doom is None and self._nothing_to_see:
+            if failing_job is None and self._nothing_to_see:
                 self._ran_well(job)
             else:
-                yield job.submit_s, self._life(job, doom)
+                yield job.submit_s, self._life(job, failing_job)
         while self.due:
-            at, _, life = heappop(self.due)
-            yield at, life
+            at, _, state = heappop(self.due)
+            yield at, state
 
     @property
     def _nothing_to_see(self) -> bool:
@@ -209,27 +211,27 @@ class _Playing:
 
     # ---------------------------------------------------------------------------------- before the first run
 
-    def _enters(self, job: SimJob, doom: FailingJob | None) -> bool:
+    def _enters(self, job: SimJob, failing_job: FailingJob | None) -> bool:
         """Whether it gets to run at all: neither refused nor stopped by its pre-run."""
-        if doom is not None and self.arm.retries == OURS and self._is_blocked(job, doom):
+        if failing_job is not None and self.arm.retries == OURS and self._is_blocked(job, failing_job):
             self.account.refused += 1
-            return self._kept_out(doom.category, 0.0)
-        if doom is not None and job.submit_s <= self.in_hand.get(doom.chain, -inf):
-            return self._spare(job, doom)
+            return self._kept_out(failing_job.category, 0.0)
+        if failing_job is not None and job.submit_s <= self.in_hand.get(failing_job.chain, -inf):
+            return self._spare(job, failing_job)
         if not self.arm.trial or not self._tried(job):
             return True
-        fails_s = doom.run_s if doom is not None and doom.category else job.work_s
+        fails_s = failing_job.run_s if failing_job is not None and failing_job.category else job.work_s
         trial_s = min(self.settings.trial_s, fails_s)
         self.account.trials += trial_s
         self._charge(job, trial_s)
-        if doom is not None and doom.shown:
+        if failing_job is not None and failing_job.shown:
             self.account.stopped_by_trial += 1
             self.account.waited_in_vain_s += self.world.waited_s.get(job.number, 0.0)
             self.passed.discard(_make_fingerprint(job))
-            self._block(doom, job.submit_s + trial_s)
-            return self._kept_out(doom.category, trial_s)
+            self._block(failing_job, job.submit_s + trial_s)
+            return self._kept_out(failing_job.category, trial_s)
         self.passed.add(_make_fingerprint(job))
-        sound = doom is None or not doom.category or doom.curable
+        sound = failing_job is None or not failing_job.category or failing_job.curable
         if sound and self.world.chance(job, Purpose.FALSE_FAIL) < self.settings.false_fails:
             self.account.false_stops += 1
             return self._kept_out("", trial_s)
@@ -253,26 +255,26 @@ class _Playing:
             return known > self.settings.at_once_s
         return self.world.chance(job, Purpose.WAITS) < self.settings.one_gpu_waits
 
-    def _spare(self, job: SimJob, doom: FailingJob) -> bool:
+    def _spare(self, job: SimJob, failing_job: FailingJob) -> bool:
         """Its user does not submit it again while we run it again; one that would end well may yet be needed."""
-        if doom.category:
+        if failing_job.category:
             self.account.spared += 1
         else:
-            self.put_off[doom.chain] = self._life(job, doom)
+            self.put_off[failing_job.chain] = self._life(job, failing_job)
         return False
 
     def _charge(self, job: SimJob, gpu_s: float) -> None:
         self.account.cost_by_day[int(job.submit_s // DAY_S)] += gpu_s
 
-    def _is_blocked(self, job: SimJob, doom: FailingJob) -> bool:
-        if doom.fault < 0:
+    def _is_blocked(self, job: SimJob, failing_job: FailingJob) -> bool:
+        if failing_job.fault < 0:
             return False
-        return self.blocked.get((doom.uid, digest_of(doom)), inf) <= job.submit_s
+        return self.blocked.get((failing_job.uid, digest_of(failing_job)), inf) <= job.submit_s
 
-    def _block(self, doom: FailingJob, at: float) -> None:
+    def _block(self, failing_job: FailingJob, at: float) -> None:
         """The pre-run read the input itself (reconcile.ingest)."""
-        if self.arm.retries == OURS and doom.fault >= 0:
-            self.blocked.setdefault((doom.uid, digest_of(doom)), at)
+        if self.arm.retries == OURS and failing_job.fault >= 0:
+            self.blocked.setdefault((failing_job.uid, digest_of(failing_job)), at)
 
     def _kept_out(self, category: str, after_s: float) -> bool:
         if category:
@@ -280,65 +282,67 @@ class _Playing:
         self._over(0.0, after_s)
         return False
 
-    def _life(self, job: SimJob, doom: FailingJob | None) -> SimJobState:
+    def _life(self, job: SimJob, failing_job: FailingJob | None) -> SimJobState:
         nodes = nodes_wanted(job, self.hardware)
         share = job.gpus / nodes / self.hardware.gpus * self.hardware.mem_mib
         asked = job.mem_mib / nodes if job.mem_mib else share
         return SimJobState(
             job=job,
-            doom=doom or FailingJob(number=job.number, uid=0),
-            need_s=job.work_s if doom is None or not doom.category else max(job.work_s, doom.run_s + 1),
+            failing_job=failing_job or FailingJob(number=job.number, uid=0),
+            need_s=job.work_s
+            if failing_job is None or not failing_job.category
+            else max(job.work_s, failing_job.run_s + 1),
             mem_mib=max(1, int(asked)),
             nodes=nodes,
         )
 
     # ---------------------------------------------------------------------------------------------- one run
 
-    def _run(self, life: SimJobState, at: float) -> None:
-        job = life.job
-        excluded = self.watch.excluded(at, nodes=life.nodes, gpus=job.gpus) if self.watch else frozenset[int]()
-        nodes = draw_nodes(self.hardware, life.nodes, excluded | life.avoid, self.world.seed, job.number, life.run)
-        ending = ending_of(self.world, life, nodes, excluded)
+    def _run(self, state: SimJobState, at: float) -> None:
+        job = state.job
+        excluded = self.watch.excluded(at, nodes=state.nodes, gpus=job.gpus) if self.watch else frozenset[int]()
+        nodes = draw_nodes(self.hardware, state.nodes, excluded | state.avoid, self.world.seed, job.number, state.run)
+        ending = ending_of(self.world, state, nodes, excluded)
         self.account.runs += 1
         if self.watch is not None:
             self.watch.ran([self.hardware.names[node] for node in nodes], at, at + ending.ran_s)
         if ending.category and ending.category != KILLED:
-            self._failed(life, ending, nodes, at)
+            self._failed(state, ending, nodes, at)
             return
         if ending.category:
-            self.account.killed += life.need_s * job.gpus
+            self.account.killed += state.need_s * job.gpus
         else:
-            self.account.productive += life.need_s * job.gpus
+            self.account.productive += state.need_s * job.gpus
             self.account.completed += 1
-        self._settle(life, None if ending.category else at)
+        self._settle(state, None if ending.category else at)
 
     # ------------------------------------------------------------------------------------------ its failure
 
-    def _failed(self, life: SimJobState, ending: SimRunEnding, nodes: tuple[int, ...], at: float) -> None:
+    def _failed(self, state: SimJobState, ending: SimRunEnding, nodes: tuple[int, ...], at: float) -> None:
         end = at + ending.ran_s
         if ending.node >= 0 and ending.node not in nodes:
             # A dump's failure is of a node that was not drawn.
             nodes = (ending.node, *nodes[1:])
-        failed = self._booked(life, ending, nodes, at)
+        failed = self._booked(state, ending, nodes, at)
         if self.watch is not None:
             diagnosis = diagnosis_of(failed)
             self.watch.failed(diagnosis, record_of(failed, diagnosis), end)
-        outlook = self._outlook(life, ending, failed)
-        life.run += 1
-        if outlook is not None and not outlook.again and life.sound and self.settings.comes_back:
-            outlook = self._by_hand_again(life, misread=failed.told != ending.category)
-        if outlook is None or not outlook.again or life.run >= self.settings.max_runs:
-            self._hold(life, end)
-            self._submit_after_all(life.doom.chain, end)
-            self._give_up(life, end, misread=failed.told != ending.category)
+        outlook = self._outlook(state, ending, failed)
+        state.run += 1
+        if outlook is not None and not outlook.again and state.sound and self.settings.comes_back:
+            outlook = self._by_hand_again(state, misread=failed.told != ending.category)
+        if outlook is None or not outlook.again or state.run >= self.settings.max_runs:
+            self._hold(state, end)
+            self._submit_after_all(state.failing_job.chain, end)
+            self._give_up(state, end, misread=failed.told != ending.category)
             return
-        self._hold(life, inf)
-        self._change(life, outlook)
-        heappush(self.due, (end + outlook.delay_s, life.job.number, life))
+        self._hold(state, inf)
+        self._change(state, outlook)
+        heappush(self.due, (end + outlook.delay_s, state.job.number, state))
 
-    def _hold(self, life: SimJobState, until_s: float) -> None:
+    def _hold(self, state: SimJobState, until_s: float) -> None:
         """While we run the job again its user does not submit it again."""
-        chain = life.doom.chain
+        chain = state.failing_job.chain
         if chain >= 0 and (until_s == inf or chain in self.in_hand):
             self.in_hand[chain] = until_s
 
@@ -348,97 +352,97 @@ class _Playing:
         if late is not None:
             heappush(self.due, (at, late.job.number, late))
 
-    def _booked(self, life: SimJobState, ending: SimRunEnding, nodes: tuple[int, ...], at: float) -> FailedRun:
+    def _booked(self, state: SimJobState, ending: SimRunEnding, nodes: tuple[int, ...], at: float) -> FailedRun:
         """The failed run; what it lost and kept is written down."""
-        account, progress = self.account, life.kept_s + ending.ran_s
-        kept = compute_kept_s(life, progress, self.settings.checkpoint_s)
-        failed = failed_run(self.world, life, ending, nodes, at, progress, kept)
+        account, progress = self.account, state.kept_s + ending.ran_s
+        kept = compute_kept_s(state, progress, self.settings.checkpoint_s)
+        failed = failed_run(self.world, state, ending, nodes, at, progress, kept)
         account.failed_runs += 1
         account.node_failures += ending.node >= 0
-        if life.first_failed_s is None:
-            life.first_failed_s = at + ending.ran_s
+        if state.first_failed_s is None:
+            state.first_failed_s = at + ending.ran_s
             account.struck[ending.category] += 1
-        life.lost.append((ending.category, (progress - kept) * life.job.gpus))
-        life.kept_s = kept
-        life.failures += 1
-        life.met += ending.node < 0
+        state.lost.append((ending.category, (progress - kept) * state.job.gpus))
+        state.kept_s = kept
+        state.failures += 1
+        state.met += ending.node < 0
         return failed
 
-    def _outlook(self, life: SimJobState, ending: SimRunEnding, failed: FailedRun) -> JobFate | None:
+    def _outlook(self, state: SimJobState, ending: SimRunEnding, failed: FailedRun) -> JobFate | None:
         """None: no one runs it again; or Slurm did, and nothing is added (the dump has that run)."""
-        if life.doom.requeued:
+        if state.failing_job.requeued:
             return None
         if self.arm.retries == OURS:
-            return self._ours(life, failed)
-        delay = self._blindly(life, ending)
+            return self._ours(state, failed)
+        delay = self._blindly(state, ending)
         return None if delay is None else JobFate(decision=_AGAIN, again=True, delay_s=delay)
 
-    def _blindly(self, life: SimJobState, ending: SimRunEnding) -> float | None:
+    def _blindly(self, state: SimJobState, ending: SimRunEnding) -> float | None:
         """Seconds until it runs again; None: it does not."""
-        settings, arm, doom = self.settings, self.arm, life.doom
+        settings, arm, failing_job = self.settings, self.arm, state.failing_job
         if arm.retries == NONE:
             return None
         if arm.retries == BY_HAND:
             if ending.node >= 0:
                 return settings.requeue_s  # Slurm does it
-            return settings.hand_delay_s if doom.curable or life.met <= settings.hand_retries else None
+            return settings.hand_delay_s if failing_job.curable or state.met <= settings.hand_retries else None
         assert arm.retries == BLIND
         if settings.blind_retries is not None:
-            return settings.requeue_s if life.failures <= settings.blind_retries else None
-        own = ending.node < 0 and not doom.curable
-        return None if own and life.met >= doom.trials else settings.requeue_s
+            return settings.requeue_s if state.failures <= settings.blind_retries else None
+        own = ending.node < 0 and not failing_job.curable
+        return None if own and state.met >= failing_job.trials else settings.requeue_s
 
-    def _ours(self, life: SimJobState, failed: FailedRun) -> JobFate:
-        outlook = judge_failed_run(failed, life.before, self.fleet, self.world.config)
+    def _ours(self, state: SimJobState, failed: FailedRun) -> JobFate:
+        outlook = judge_failed_run(failed, state.before, self.fleet, self.world.config)
         record = record_of(failed, diagnosis_of(failed))
-        life.before.append(replace(record, decision=outlook.decision.decision))
+        state.before.append(replace(record, decision=outlook.decision.decision))
         for block in outlook.decision.blocked:
             self.blocked.setdefault((block.uid, block.digest), failed.ended_s)
         return outlook
 
-    def _by_hand_again(self, life: SimJobState, *, misread: bool) -> JobFate:
+    def _by_hand_again(self, state: SimJobState, *, misread: bool) -> JobFate:
         """A false stop: its user submits it again, as a job without a past."""
         self.account.false_stops += 1
         self.account.budget_stops += not misread
-        life.before.clear()
+        state.before.clear()
         return JobFate(decision=_AGAIN, again=True, delay_s=self.settings.hand_delay_s)
 
-    def _change(self, life: SimJobState, outlook: JobFate) -> None:
+    def _change(self, state: SimJobState, outlook: JobFate) -> None:
         if outlook.mem_mib is not None:
-            life.grown *= outlook.mem_mib / life.mem_mib
-            life.mem_mib = outlook.mem_mib
+            state.grown *= outlook.mem_mib / state.mem_mib
+            state.mem_mib = outlook.mem_mib
         if outlook.avoid:
-            life.avoid |= {self.place[name] for name in outlook.avoid if name in self.place}
+            state.avoid |= {self.place[name] for name in outlook.avoid if name in self.place}
 
     # ---------------------------------------------------------------------------------------------- its end
 
-    def _settle(self, life: SimJobState, last_start: float | None) -> None:
+    def _settle(self, state: SimJobState, last_start: float | None) -> None:
         """It ended well (with the start of its last run), or its user ended it."""
-        for category, lost in life.lost:
+        for category, lost in state.lost:
             self.account.by_category[category] += lost
             self.account.wasted += lost
-            self._charge(life.job, lost)
-        self.account.again += sum(lost for _, lost in life.lost[1:])
-        if life.first_failed_s is not None and last_start is not None:
+            self._charge(state.job, lost)
+        self.account.again += sum(lost for _, lost in state.lost[1:])
+        if state.first_failed_s is not None and last_start is not None:
             self.account.cured += 1
-            self.account.cured_by[life.lost[0][0]] += 1
-            self.account.cured_after_s += last_start - life.first_failed_s
+            self.account.cured_by[state.lost[0][0]] += 1
+            self.account.cured_after_s += last_start - state.first_failed_s
 
-    def _give_up(self, life: SimJobState, at: float, *, misread: bool) -> None:
-        account, lost_s = self.account, life.gpu_s_lost
-        kept = (life.lost[-1][0], life.kept_s * life.job.gpus)
-        for category, lost in (*life.lost, kept):
+    def _give_up(self, state: SimJobState, at: float, *, misread: bool) -> None:
+        account, lost_s = self.account, state.gpu_s_lost
+        kept = (state.lost[-1][0], state.kept_s * state.job.gpus)
+        for category, lost in (*state.lost, kept):
             account.by_category[category] += lost
-        account.again += sum(lost for _, lost in life.lost[1:])
-        self._charge(life.job, lost_s)
-        if self.arm.retries == OURS and self.arm.base != NONE and life.sound:
+        account.again += sum(lost for _, lost in state.lost[1:])
+        self._charge(state.job, lost_s)
+        if self.arm.retries == OURS and self.arm.base != NONE and state.sound:
             account.false_stops += 1
             account.budget_stops += not misread
             account.false_stopped += lost_s
         else:
-            account.given_up += life.sound
+            account.given_up += state.sound
             account.wasted += lost_s
-        self._over(lost_s, at - life.job.submit_s)
+        self._over(lost_s, at - state.job.submit_s)
 
     def _over(self, gpu_s: float, after_s: float) -> None:
         """It failed for good, and its user hears of it so long after they submitted it."""

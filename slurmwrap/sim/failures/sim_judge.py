@@ -151,31 +151,31 @@ def _get_submit_time(failed: FailedRun) -> int:
     return EPOCH_S + int(failed.began_s) + failed.run
 
 
-def _make_job_record(record: JobRun, *, requeued: bool) -> JobRecord:
+def _make_job_record(run: JobRun, *, requeued: bool) -> JobRecord:
     return JobRecord(
-        job_id=record.attempt.job_id,
-        uid=record.uid,
-        state="PENDING" if requeued else record.state,
+        job_id=run.attempt.job_id,
+        uid=run.uid,
+        state="PENDING" if requeued else run.state,
         requeue=True,
-        restarts=record.restarts + requeued,
+        restarts=run.restarts + requeued,
         exit_code=1,
-        submit_time=record.attempt.submit_time + requeued,
-        end_time=record.end_time,
-        nodes=record.nodes,
-        cpus=record.cpus,
-        gpus=record.gpus,
-        mem_mib_per_node=record.mem_mib_per_node,
+        submit_time=run.attempt.submit_time + requeued,
+        end_time=run.end_time,
+        nodes=run.nodes,
+        cpus=run.cpus,
+        gpus=run.gpus,
+        mem_mib_per_node=run.mem_mib_per_node,
     )
 
 
-def _make_consent(record: JobRun) -> Submission:
+def _make_consent(run: JobRun) -> Submission:
     return Submission(
-        cluster=record.attempt.cluster,
-        job_id=record.attempt.job_id,
-        uid=record.uid,
+        cluster=run.attempt.cluster,
+        job_id=run.attempt.job_id,
+        uid=run.uid,
         user="",
-        at=float(record.attempt.submit_time),
-        gpus=record.gpus,
+        at=float(run.attempt.submit_time),
+        gpus=run.gpus,
         retry=True,
         output_appends=True,
     )

@@ -154,14 +154,14 @@ class SimNodeHistory:
             held[0] += 1
             held[1] += (ended_s - began_s) / 3600
 
-    def failed(self, diagnosis: Diagnosis, record: JobRun, ended_s: float) -> None:
+    def failed(self, diagnosis: Diagnosis, run: JobRun, ended_s: float) -> None:
         """A run failed; its strike, if there is one, is known from its end on."""
-        for strike in strikes_of(diagnosis, record):
+        for strike in strikes_of(diagnosis, run):
             self._strikes.append(
                 StrikeRecord(
                     node=strike.node, cause=strike.cause, conclusive=strike.conclusive, text=strike.text,
                     at=EPOCH_S + ended_s,
-                    job_id=record.attempt.job_id, uid=record.uid,
+                    job_id=run.attempt.job_id, uid=run.uid,
                 )
             )  # fmt: skip
 

@@ -12,8 +12,8 @@ from slurmwrap.config.load_config import Config
 from slurmwrap.placement.demand import Server
 from slurmwrap.sim.failures.assumptions import FailureSettings
 from slurmwrap.sim.failures.failure_study import MOST_JOBS, run_failure_study
+from slurmwrap.sim.failures.study_arms import PLAIN
 from slurmwrap.sim.failures.study_result import ArmResult, FailureStudy, Interval
-from slurmwrap.sim.failures.study_state import PLAIN
 from slurmwrap.sim.sim_job import SimJob
 
 # How much the savings hang on what is taken for granted: the study again, one assumption changed at a time.

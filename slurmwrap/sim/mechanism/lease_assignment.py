@@ -42,17 +42,19 @@ class Menu:
         return self.steps[0]
 
 
-def make_menu(claim: JobDemand, share: Share | None, prices: Prices) -> Menu:
+def make_menu(demand: JobDemand, share: Share | None, prices: Prices) -> Menu:
     """Only what it asks where its speed is unknown, or nothing allowed is as fast as its share."""
-    if share is not None and claim.speeds:
+    if share is not None and demand.speeds:
         least = AllocationPoint(
-            cpus=max(claim.least_cpus, share.cpus if share.whole else 0.0),
-            mem_mib=max(claim.least_mem_mib, share.mem_mib if share.whole else 0),
+            cpus=max(demand.least_cpus, share.cpus if share.whole else 0.0),
+            mem_mib=max(demand.least_mem_mib, share.mem_mib if share.whole else 0),
         )
-        found = _build_menu(claim.speeds, AllocationPoint(cpus=claim.cpus, mem_mib=claim.mem_mib), least, share, prices)
+        found = _build_menu(
+            demand.speeds, AllocationPoint(cpus=demand.cpus, mem_mib=demand.mem_mib), least, share, prices
+        )
         if found is not None:
             return found
-    asked = make_requested_option(claim, prices)
+    asked = make_requested_option(demand, prices)
     return Menu(steps=(asked,), options=(asked,))
 
 
@@ -90,8 +92,8 @@ def _is_better(other: AllocationOption, one: AllocationOption) -> bool:
     return (other.speed or 0.0) >= (one.speed or 0.0)
 
 
-def _is_within(rung: AllocationOption, cpus: float, mem_mib: float) -> bool:
-    return rung.cpus <= cpus + _SAME and rung.mem_mib <= mem_mib
+def _is_within(option: AllocationOption, cpus: float, mem_mib: float) -> bool:
+    return option.cpus <= cpus + _SAME and option.mem_mib <= mem_mib
 
 
 def _select_hull(floor: AllocationOption, options: Sequence[AllocationOption]) -> tuple[AllocationOption, ...]:
@@ -103,8 +105,8 @@ def _select_hull(floor: AllocationOption, options: Sequence[AllocationOption]) -
     return tuple(steps)
 
 
-def _get_speed(rung: AllocationOption) -> float:
-    return rung.speed or 0.0
+def _get_speed(option: AllocationOption) -> float:
+    return option.speed or 0.0
 
 
 def _compute_gain(here: AllocationOption, there: AllocationOption) -> float:
@@ -148,14 +150,14 @@ class Job:
         self.gpus = self.claim.gpus_per_node
         self.floor_cpus, self.floor_mib = self.menu.floor.cpus * self.gpus, self.menu.floor.mem_mib * self.gpus
 
-    def worth(self, rung: AllocationOption) -> float:
+    def worth(self, option: AllocationOption) -> float:
         """Of a node's part at that rung; a speed that no one knows counts as that of the share."""
-        return self.weight * self.gpus * (1.0 if rung.speed is None else rung.speed)
+        return self.weight * self.gpus * (1.0 if option.speed is None else option.speed)
 
 
-def make_assignment_job(number: int, claim: JobDemand, menu: Menu, weight: float) -> Job:
+def make_assignment_job(number: int, demand: JobDemand, menu: Menu, weight: float) -> Job:
     """`number`: in the queue; `weight`: of one GPU's speed. It has no seat yet."""
-    job = Job(number=number, claim=claim, menu=menu, weight=weight, given=menu.floor)
+    job = Job(number=number, claim=demand, menu=menu, weight=weight, given=menu.floor)
     job.ladder = tuple(
         LevelStep(
             minus_gain=-there.gain * weight,

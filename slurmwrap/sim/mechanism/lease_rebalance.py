@@ -198,12 +198,12 @@ def _apply_climb(host: _Host) -> None:
     host.room.cpus, host.room.mem_mib = cpus, mem_mib
 
 
-def _is_affordable_upgrade(job: Job, rung: AllocationOption, cpus: float, mem_mib: float) -> bool:
+def _is_affordable_upgrade(job: Job, option: AllocationOption, cpus: float, mem_mib: float) -> bool:
     """Faster, and no more than is left for a node's part."""
     return (
-        job.worth(rung) > job.worth(job.given) + _SAME
-        and (rung.cpus - job.given.cpus) * job.gpus <= cpus + ROUNDING
-        and (rung.mem_mib - job.given.mem_mib) * job.gpus <= mem_mib + ROUNDING
+        job.worth(option) > job.worth(job.given) + _SAME
+        and (option.cpus - job.given.cpus) * job.gpus <= cpus + ROUNDING
+        and (option.mem_mib - job.given.mem_mib) * job.gpus <= mem_mib + ROUNDING
     )
 
 

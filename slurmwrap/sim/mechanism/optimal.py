@@ -129,16 +129,16 @@ def _select_admitted(claims: Sequence[JobDemand], pool: AllServers) -> list[tupl
     return taken
 
 
-def options_of(claim: JobDemand, share: tuple[float, int]) -> Options:
+def options_of(demand: JobDemand, share: tuple[float, int]) -> Options:
     """What is no slower than the share and dearer than nothing as fast, of its profile's points and its share.
 
     `share`: CPUs and MiB per GPU. As it asks where the profile says nothing of the share. On purpose not
     sim/mechanism/lease_assignment.py: a yardstick for `graded` shares no code with it.
     """
-    at_share = find_speed(claim.speeds, *share)
+    at_share = find_speed(demand.speeds, *share)
     if at_share <= 0:
-        return (GroupAllocation(cpus=claim.cpus, mem_mib=claim.mem_mib, speed=1.0, gpus=claim.gpus),)
-    return _list_options(claim.speeds, share, claim.gpus)
+        return (GroupAllocation(cpus=demand.cpus, mem_mib=demand.mem_mib, speed=1.0, gpus=demand.gpus),)
+    return _list_options(demand.speeds, share, demand.gpus)
 
 
 @lru_cache(maxsize=4096)
@@ -158,13 +158,13 @@ def _is_better(other: tuple[float, int, float], one: tuple[float, int, float]) -
     return other != one and other[0] <= one[0] and other[1] <= one[1] and other[2] >= one[2]
 
 
-def _make_allocation(claim: JobDemand, given: GroupAllocation | None, seats: Iterator[str]) -> Allocation:
+def _make_allocation(demand: JobDemand, given: GroupAllocation | None, seats: Iterator[str]) -> Allocation:
     if given is None:
-        return Allocation(job=claim.job, cpus=claim.cpus, mem_mib=claim.mem_mib)
+        return Allocation(job=demand.job, cpus=demand.cpus, mem_mib=demand.mem_mib)
     return Allocation(
-        job=claim.job,
+        job=demand.job,
         cpus=given.cpus,
         mem_mib=given.mem_mib,
-        servers=tuple(islice(seats, claim.gpus)),
-        speed=given.speed if claim.speeds else None,
+        servers=tuple(islice(seats, demand.gpus)),
+        speed=given.speed if demand.speeds else None,
     )

@@ -34,9 +34,9 @@ def share_of(server: Server, speed: float | None = 1.0) -> Amount:
     return Amount(cpus=server.cpus / server.gpus, mem_mib=server.mem_mib / server.gpus, speed=speed)
 
 
-def assign_gpus(claim: JobDemand, amount: Amount, rooms: Sequence[FreeCapacity], *, consolidate: bool) -> Seats:
+def assign_gpus(demand: JobDemand, amount: Amount, rooms: Sequence[FreeCapacity], *, consolidate: bool) -> Seats:
     """Takes the room for all GPUs of the job, or none."""
-    seats = _assign_consolidated(claim.gpus, amount, rooms) if consolidate else _in_order(claim.gpus, amount, rooms)
+    seats = _assign_consolidated(demand.gpus, amount, rooms) if consolidate else _in_order(demand.gpus, amount, rooms)
     take_resources(seats, amount)
     return seats
 
@@ -47,10 +47,10 @@ def take_resources(seats: Seats, amount: Amount, sign: int = 1) -> None:
         room.take(sign * gpus, amount.cpus, amount.mem_mib)
 
 
-def make_allocation(claim: JobDemand, amount: Amount, seats: Seats) -> Allocation:
+def make_allocation(demand: JobDemand, amount: Amount, seats: Seats) -> Allocation:
     """`Grant.servers`: one name per GPU."""
     return Allocation(
-        job=claim.job,
+        job=demand.job,
         cpus=amount.cpus,
         mem_mib=int(amount.mem_mib),
         servers=tuple(room.server.name for room, gpus in seats for _ in range(gpus)),
@@ -97,9 +97,9 @@ def _count_most(room: FreeCapacity, amount: Amount) -> int:
 # the best, the fewest CPUs and then the least memory of those that are fastest, and the share, at which everybody has
 # speed 1. What of the best is more than one server has is cut to that, and the speed is then a straight line over CPUs
 # between the share and the best, whatever was cut. A job of more GPUs than a server has never gets beyond its share.
-def best_of(claim: JobDemand, server: Server) -> Amount:
+def best_of(demand: JobDemand, server: Server) -> Amount:
     """Per GPU. `server`: like all of them. Its share for a job without a profile, or one that says nothing of that."""
-    return _best_of(claim.speeds, claim.gpus, server)
+    return _best_of(demand.speeds, demand.gpus, server)
 
 
 @lru_cache(maxsize=4096)

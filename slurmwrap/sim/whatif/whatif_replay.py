@@ -276,24 +276,24 @@ def _drop_names(load: Load) -> Load:
     return replace(load, jobs=anonymize_users(load.jobs), remarks=remarks)
 
 
-def play_plain(said: Submissions, progress: Progress | None = None) -> SimOutcome:
+def play_plain(submissions: Submissions, progress: Progress | None = None) -> SimOutcome:
     """Slurm as it is."""
-    return _play_world(said, None, "any", _make_progress(progress, "plain Slurm, jobs"))
+    return _play_world(submissions, None, "any", _make_progress(progress, "plain Slurm, jobs"))
 
 
-def play_ours(said: Submissions, progress: Progress | None = None) -> SimOutcome:
+def play_ours(submissions: Submissions, progress: Progress | None = None) -> SimOutcome:
     """slurmwrap: production's placement, and its allocation where profiles are known."""
-    mechanism = mechanism_of("graded") if said.profiles else None
-    return _play_world(said, mechanism, "skew", _make_progress(progress, "slurmwrap, jobs"))
+    mechanism = mechanism_of("graded") if submissions.profiles else None
+    return _play_world(submissions, mechanism, "skew", _make_progress(progress, "slurmwrap, jobs"))
 
 
-def play_failures(said: Submissions, progress: Progress | None = None) -> FailureStudy:
+def play_failures(submissions: Submissions, progress: Progress | None = None) -> FailureStudy:
     """What slurmwrap would have made of the runs that failed. All jobs are played: no part stands for the whole."""
-    ended = said.ended
+    ended = submissions.ended
     jobs = [job for job, _ in ended]
     return study_of_dump(
         jobs,
-        servers=said.site.servers,
+        servers=submissions.site.servers,
         seeds=range(SEEDS if len(jobs) <= FEW_JOBS else FEWER_SEEDS),
         most_jobs=len(jobs),
         waited_s={job.number: max(0.0, what.start_s - job.submit_s) for job, what in ended},
@@ -302,14 +302,14 @@ def play_failures(said: Submissions, progress: Progress | None = None) -> Failur
 
 
 def _play_world(
-    said: Submissions, mechanism: Mechanism | None, placement: str, progress: Callable[[int, int], None] | None
+    submissions: Submissions, mechanism: Mechanism | None, placement: str, progress: Callable[[int, int], None] | None
 ) -> SimOutcome:
     return play_backfill(
-        said.jobs,
-        said.site.servers,
-        world=SchedulerParams(partitions=said.site.partitions),
+        submissions.jobs,
+        submissions.site.servers,
+        world=SchedulerParams(partitions=submissions.site.partitions),
         mechanism=mechanism,
-        profiles=said.profiles,
+        profiles=submissions.profiles,
         placement=placement,
         progress=progress,
     )
@@ -319,30 +319,32 @@ def _make_progress(progress: Progress | None, words: str) -> Callable[[int, int]
     return None if progress is None else lambda done, of: progress(words, done, of)
 
 
-def study_from(said: Submissions, replay: Replay) -> Study:
+def study_from(submissions: Submissions, replay: Replay) -> Study:
     """Everything that the page shows. ValueError where no measured job could start in the model."""
-    outcomes = {REAL: make_real_outcome(said.actual), PLAIN: replay.plain, OURS: replay.ours}
-    measured = measured_of(said, outcomes.values())
+    outcomes = {REAL: make_real_outcome(submissions.actual), PLAIN: replay.plain, OURS: replay.ours}
+    measured = measured_of(submissions, outcomes.values())
     if not measured:
         raise ValueError("no job with GPUs could start on this cluster")
-    arms = arms_of(said, outcomes, measured)
-    epoch = said.load.epoch or 0.0
+    arms = arms_of(submissions, outcomes, measured)
+    epoch = submissions.load.epoch or 0.0
     return Study(
-        window=Window(since=epoch + said.window[0], until=epoch + said.window[1], guessed=said.guessed),
-        shape=said.site.shape,
-        rows=len(said.load.jobs) + len(said.load.cpu_jobs),
+        window=Window(
+            since=epoch + submissions.window[0], until=epoch + submissions.window[1], guessed=submissions.guessed
+        ),
+        shape=submissions.site.shape,
+        rows=len(submissions.load.jobs) + len(submissions.load.cpu_jobs),
         jobs=len(measured),
-        cpu_jobs=len(said.load.cpu_jobs),
+        cpu_jobs=len(submissions.load.cpu_jobs),
         users=len({job.user for job in measured}),
-        profiled=sum(job.model in said.profiles for job in measured),
+        profiled=sum(job.model in submissions.profiles for job in measured),
         grid_s=GRID_S,
         arms=arms,
         queueing_change_s=queueing_change(measured, replay.plain, replay.ours),
         jct_change_s=jct_change(measured, replay.plain, replay.ours),
         trust=trust_of(arms[0], arms[1]),
-        waste=waste_of(said.ended),
+        waste=waste_of(submissions.ended),
         failures=replay.failures,
-        remarks=remarks_of(said.load, said.site, replay.plain, measured, said.window),
+        remarks=remarks_of(submissions.load, submissions.site, replay.plain, measured, submissions.window),
     )
 
 
@@ -357,18 +359,18 @@ def make_real_outcome(actual: Sequence[Actual]) -> SimOutcome:
     )
 
 
-def measured_of(said: Submissions, outcomes: Iterable[SimOutcome]) -> list[SimJob]:
+def measured_of(submissions: Submissions, outcomes: Iterable[SimOutcome]) -> list[SimJob]:
     """Those that count and ended in every world."""
     every = list(outcomes)
     return [
         job
-        for job in select_counted_jobs(said.jobs, said.actual, said.window)
+        for job in select_counted_jobs(submissions.jobs, submissions.actual, submissions.window)
         if all(outcome.ended_s[job.number] is not None for outcome in every)
     ]
 
 
 def arms_of(
-    said: Submissions, outcomes: Mapping[str, SimOutcome], measured: Sequence[SimJob]
+    submissions: Submissions, outcomes: Mapping[str, SimOutcome], measured: Sequence[SimJob]
 ) -> tuple[StudyWorld, ...]:
     """In the order in which they are shown."""
     return tuple(
@@ -376,18 +378,18 @@ def arms_of(
             name,
             measured,
             outcome,
-            _real_spans(said) if name == REAL else spans_of(said.jobs, outcome),
-            servers=said.site.servers,
-            window=said.window,
+            _real_spans(submissions) if name == REAL else spans_of(submissions.jobs, outcome),
+            servers=submissions.site.servers,
+            window=submissions.window,
         )
         for name, outcome in outcomes.items()
     )
 
 
-def _real_spans(said: Submissions) -> list[Span]:
+def _real_spans(submissions: Submissions) -> list[Span]:
     """A run that had not ended when the dump was made held its GPUs until then."""
-    until = said.window[1]
+    until = submissions.window[1]
     return [
         Span(began_s=one.start_s, ended_s=until if one.end_s is None else one.end_s, gpus=job.gpus)
-        for job, one in zip(said.jobs, said.actual, strict=True)
+        for job, one in zip(submissions.jobs, submissions.actual, strict=True)
     ]

@@ -125,7 +125,7 @@ def test_a_file_of_somebody_else_stays(tmp_path: Path) -> None:
 def test_what_was_installed_is_found_by_a_new_shell(shell: str, tmp_path: Path) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
-    desk = Desk(tmp_path)
+    context = Desk(tmp_path)
     _install(tmp_path, shell)
     start = {
         "bash": [
@@ -141,7 +141,7 @@ def test_what_was_installed_is_found_by_a_new_shell(shell: str, tmp_path: Path) 
     }[shell]  # fmt: skip
     if shell == "bash" and not Path("/usr/share/bash-completion/bash_completion").exists():
         pytest.skip("bash-completion is not installed")
-    env = {**desk.env, "TERM": "dumb"}
-    done = subprocess.run(start, env=env, cwd=desk.work, capture_output=True, text=True, timeout=allow(60))
+    env = {**context.env, "TERM": "dumb"}
+    done = subprocess.run(start, env=env, cwd=context.work, capture_output=True, text=True, timeout=allow(60))
     expected = {"bash": "complete -F _gsub gsub", "zsh": "_gsub _gsub", "fish": "--partition\tpartition to run in"}
     assert done.stdout.strip() == expected[shell], done.stderr

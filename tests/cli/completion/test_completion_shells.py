@@ -23,7 +23,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
+def context(tmp_path: Path) -> Desk:
     return Desk(tmp_path)  # without any answer: a Slurm that is away
 
 
@@ -34,12 +34,12 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def open_shell(desk: Desk, tmp_path: Path, dump: Path) -> Iterator[Callable[..., TypedShell]]:
+def open_shell(context: Desk, tmp_path: Path, dump: Path) -> Iterator[Callable[..., TypedShell]]:
     opened: list[TypedShell] = []
 
     def gsub_script(shell: str, more: str = "", **script: Any) -> TypedShell:
         path = completion_script(shell, tmp_path, **script)
-        opened.append(TypedShell(shell, path, desk.env, desk.work, tmp_path, more, dump=dump))
+        opened.append(TypedShell(shell, path, context.env, context.work, tmp_path, more, dump=dump))
         return opened[-1]
 
     yield gsub_script
@@ -48,12 +48,12 @@ def open_shell(desk: Desk, tmp_path: Path, dump: Path) -> Iterator[Callable[...,
 
 
 @pytest.fixture
-def offered(desk: Desk, tmp_path: Path, open_shell: Callable[..., TypedShell]) -> Callable[..., set[str]]:
+def offered(context: Desk, tmp_path: Path, open_shell: Callable[..., TypedShell]) -> Callable[..., set[str]]:
     """`offered(shell, line)`: what TAB offers in a new shell."""
 
     def offers(shell: str, line: str) -> set[str]:
         if shell == "fish":
-            return set(Fish(completion_script(shell, tmp_path), desk.env, desk.work).complete(line))
+            return set(Fish(completion_script(shell, tmp_path), context.env, context.work).complete(line))
         return set(open_shell(shell).complete(line).offers)
 
     return offers
@@ -73,11 +73,11 @@ RELEASES: list[tuple[str | None, Release | None]] = [
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_what_this_release_of_sbatch_has_is_offered_and_no_more(
-    shell: str, desk: Desk, offered: Callable[..., set[str]]
+    shell: str, context: Desk, offered: Callable[..., set[str]]
 ) -> None:
     found = {}
     for says, release in RELEASES:
-        desk.answers({}, says)
+        context.answers({}, says)
         found[release] = {one.rstrip("=") for one in offered(shell, "gsub --")}
     assert found == {release: _names_of(release) for _, release in RELEASES}
 
@@ -120,8 +120,8 @@ def test_a_line_is_completed(shell: str, open_shell: Callable[..., TypedShell]) 
     assert {line: terminal.complete(line).line for line in LINES} == wanted
 
 
-def test_fish_completes_a_line(desk: Desk, tmp_path: Path) -> None:
-    fish = Fish(completion_script("fish", tmp_path), desk.env, desk.work)
+def test_fish_completes_a_line(context: Desk, tmp_path: Path) -> None:
+    fish = Fish(completion_script("fish", tmp_path), context.env, context.work)
     lines = {
         "gsub --nodel": {"--nodelist": "nodes to use"},
         "gsub --prerun=ga": {"--prerun=gate": ""},
@@ -146,10 +146,11 @@ def test_fish_completes_a_line(desk: Desk, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_sbatch_is_completed_where_it_is_gsub_by_another_name(
-    shell: str, desk: Desk, open_shell: Callable[..., TypedShell], tmp_path: Path
+    shell: str, context: Desk, open_shell: Callable[..., TypedShell], tmp_path: Path
 ) -> None:
     if shell == "fish":
-        assert set(Fish(completion_script(shell, tmp_path, True), desk.env, desk.work).complete("sbatch --prer")) == {
+        fish = Fish(completion_script(shell, tmp_path, True), context.env, context.work)
+        assert set(fish.complete("sbatch --prer")) == {
             "--prerun", "--prerun-gpus", "--prerun-steps", "--prerun-command",
         }  # fmt: skip
     else:
@@ -163,14 +164,14 @@ RECENT = """#!/bin/sh
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_recent_runs_are_offered_beside_the_jobs_in_the_queue(
-    shell: str, desk: Desk, open_shell: Callable[..., TypedShell], tmp_path: Path
+    shell: str, context: Desk, open_shell: Callable[..., TypedShell], tmp_path: Path
 ) -> None:
-    desk.program("gsub", RECENT)
+    context.program("gsub", RECENT)
     line = "slurmwrap why "
     for queue, wanted in (("", ["46", "47"]), ("51|RUNNING|now\n47|PENDING|again", ["46", "47", "51"])):
-        desk.answers({"squeue -h --me": "51\n47" if queue and shell == "bash" else queue})
+        context.answers({"squeue -h --me": "51\n47" if queue and shell == "bash" else queue})
         if shell == "fish":
-            found = Fish(completion_script(shell, tmp_path), desk.env, desk.work).complete(line)
+            found = Fish(completion_script(shell, tmp_path), context.env, context.work).complete(line)
             assert found["46"].strip() == "two words"
             assert found["47"] == ("PENDING  again" if queue else "FAILED  train")
             assert sorted(found) == wanted
@@ -196,26 +197,28 @@ NEW = {
 }
 
 
-def _real_gsub(desk: Desk) -> None:
+def _real_gsub(context: Desk) -> None:
     """Only it knows the templates."""
-    (desk.home / "gsub").write_text(f'#!/bin/sh\nexec {sys.executable} {gsub_script.__file__} "$@"\n', encoding="utf-8")
+    (context.home / "gsub").write_text(
+        f'#!/bin/sh\nexec {sys.executable} {gsub_script.__file__} "$@"\n', encoding="utf-8"
+    )
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_gsub_new_is_a_command_with_the_options_of_a_submission(
-    shell: str, desk: Desk, open_shell: Callable[..., TypedShell]
+    shell: str, context: Desk, open_shell: Callable[..., TypedShell]
 ) -> None:
-    _real_gsub(desk)
+    _real_gsub(context)
     terminal = open_shell(shell)
     assert {line: terminal.complete(line).line for line in NEW} == NEW
-    (desk.work / "new").touch()  # then it is that script
+    (context.work / "new").touch()  # then it is that script
     lines = {"gsub new tr": "gsub new train.sbatch ", "gsub new --li": "gsub new --li"}
     assert {line: terminal.complete(line).line for line in lines} == lines
 
 
-def test_fish_completes_gsub_new(desk: Desk, tmp_path: Path) -> None:
-    _real_gsub(desk)
-    fish = Fish(completion_script("fish", tmp_path), desk.env, desk.work)
+def test_fish_completes_gsub_new(context: Desk, tmp_path: Path) -> None:
+    _real_gsub(context)
+    fish = Fish(completion_script("fish", tmp_path), context.env, context.work)
     lines = {
         "gsub ne": {"new": "write a batch script from a template"},
         "gsub new --lis": {"--list": "show the templates"},
@@ -231,7 +234,7 @@ def test_fish_completes_gsub_new(desk: Desk, tmp_path: Path) -> None:
     assert found["gsub new --template tor"].keys() == {"torchrun"}
     found["gsub new --template tor"] = lines["gsub new --template tor"]  # its words are the template's own
     assert found == lines
-    (desk.work / "new").touch()
+    (context.work / "new").touch()
     assert (fish.complete("gsub new --lis"), fish.complete("gsub ne")) == ({}, {"new": ""})
 
 
@@ -268,10 +271,10 @@ def _can_be_offered(typed: str, name: str) -> bool:
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_hostile_name_is_a_word_and_never_a_command(
-    shell: str, desk: Desk, open_shell: Callable[..., TypedShell], tmp_path: Path
+    shell: str, context: Desk, open_shell: Callable[..., TypedShell], tmp_path: Path
 ) -> None:
     names = "\n".join(HOSTILE.values())
-    desk.answers({"sinfo -h -o": names, "sacctmgr -nP show": names})
+    context.answers({"sinfo -h -o": names, "sacctmgr -nP show": names})
     wanted = {}
     for typed in ("gsub -p ", "gsub --qos=", "gsub --constraint="):
         for letter, name in HOSTILE.items():
@@ -282,12 +285,12 @@ def test_a_hostile_name_is_a_word_and_never_a_command(
         wanted = {
             line: words for line, words in wanted.items() if line[-1] != "*"
         }  # typed bare it is the user's pattern
-        took = _fish_takes(Fish(completion_script(shell, tmp_path), desk.env, desk.work), list(wanted))
+        took = _fish_takes(Fish(completion_script(shell, tmp_path), context.env, context.work), list(wanted))
     else:
         took, terminal = {}, open_shell(shell, "HISTFILE=/dev/null; set +o histexpand 2>/dev/null\n")
         for line in wanted:
             terminal.run(terminal.complete(line).line)
-            took[line] = desk.got()
+            took[line] = context.got()
     if shell == "zsh":  # the comma is for more, and goes when a blank is typed
         took = {line: [*words[:-1], words[-1].removesuffix(",")] for line, words in took.items()}
     assert took == wanted
@@ -312,11 +315,11 @@ TYPED = [
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_what_is_typed_is_not_run_by_tab(
-    shell: str, desk: Desk, open_shell: Callable[..., TypedShell], tmp_path: Path
+    shell: str, context: Desk, open_shell: Callable[..., TypedShell], tmp_path: Path
 ) -> None:
-    desk.answers({"sinfo -h -o": "gpu", "scontrol show hostnames": "n0\nn1"})
+    context.answers({"sinfo -h -o": "gpu", "scontrol show hostnames": "n0\nn1"})
     if shell == "fish":
-        Fish(completion_script(shell, tmp_path), desk.env, desk.work).complete_all(TYPED)
+        Fish(completion_script(shell, tmp_path), context.env, context.work).complete_all(TYPED)
     else:
         terminal = open_shell(shell)
         for line in TYPED:
@@ -339,11 +342,11 @@ def _fish_takes(fish: Fish, lines: list[str]) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_name_that_speaks_to_the_terminal_is_not_shown(
-    shell: str, desk: Desk, open_shell: Callable[..., TypedShell], tmp_path: Path
+    shell: str, context: Desk, open_shell: Callable[..., TypedShell], tmp_path: Path
 ) -> None:
-    desk.answers({"sinfo -h -o": "good\nbad\x1b[2Jname"})
+    context.answers({"sinfo -h -o": "good\nbad\x1b[2Jname"})
     if shell == "fish":
-        offers = Fish(completion_script(shell, tmp_path), desk.env, desk.work).complete("gsub -p ")
+        offers = Fish(completion_script(shell, tmp_path), context.env, context.work).complete("gsub -p ")
         assert set(offers) == {"good", "bad?[2Jname"}
         return
     terminal = open_shell(shell)
@@ -357,25 +360,25 @@ def test_a_name_that_speaks_to_the_terminal_is_not_shown(
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 @pytest.mark.parametrize("hangs", [True, False])
 def test_without_an_answer_nothing_is_offered_said_or_asked_again(
-    shell: str, hangs: bool, desk: Desk, open_shell: Callable[..., TypedShell]
+    shell: str, hangs: bool, context: Desk, open_shell: Callable[..., TypedShell]
 ) -> None:
-    desk.answers({})
+    context.answers({})
     if hangs:
-        (desk.home / "hang").touch()
+        (context.home / "hang").touch()
     terminal = open_shell(shell, patience_s=allow(0.5) if hangs else allow(20))
     before = len(terminal.terminal.seen)
     assert [terminal.complete("gsub --partition=g").line for _ in range(3)] == ["gsub --partition=g"] * 3
-    assert desk.asked().count("sinfo -h -o %R") == 1
+    assert context.asked().count("sinfo -h -o %R") == 1
     assert b"Unable" not in terminal.terminal.seen[before:] and b"erminated" not in terminal.terminal.seen[before:]
 
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_without_slurm_options_are_still_completed(
-    shell: str, desk: Desk, open_shell: Callable[..., TypedShell], tmp_path: Path
+    shell: str, context: Desk, open_shell: Callable[..., TypedShell], tmp_path: Path
 ) -> None:
-    desk.env["PATH"] = str(_only(tmp_path / "tools", "bash", "zsh", "fish", "timeout", "date", "cat"))
+    context.env["PATH"] = str(_only(tmp_path / "tools", "bash", "zsh", "fish", "timeout", "date", "cat"))
     if shell == "fish":
-        fish = Fish(completion_script(shell, tmp_path), desk.env, desk.work)
+        fish = Fish(completion_script(shell, tmp_path), context.env, context.work)
         option, value = fish.complete_all(["gsub --partit", "gsub --partition=g"]).values()
         assert (set(option), value) == ({"--partition"}, {})
         return
@@ -393,21 +396,21 @@ def _only(directory: Path, *programs: str) -> Path:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_slurm_is_asked_once_for_several_tabs(shell: str, desk: Desk, open_shell: Callable[..., TypedShell]) -> None:
-    desk.answers({"sinfo -h -o": "gpu\ncpu"})
+def test_slurm_is_asked_once_for_several_tabs(shell: str, context: Desk, open_shell: Callable[..., TypedShell]) -> None:
+    context.answers({"sinfo -h -o": "gpu\ncpu"})
     terminal = open_shell(shell)
     assert [terminal.complete("gsub -p ").offers for _ in range(3)] == [("cpu", "gpu")] * 3
-    assert desk.asked().count("sinfo -h -o %R") == 1
+    assert context.asked().count("sinfo -h -o %R") == 1
 
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_template_of_ones_own_is_offered_with_the_shipped_ones(
-    shell: str, desk: Desk, offered: Callable[..., set[str]], tmp_path: Path
+    shell: str, context: Desk, offered: Callable[..., set[str]], tmp_path: Path
 ) -> None:
     own = tmp_path / ".config/slurmwrap/templates/pretrain.j2"
     own.parent.mkdir(parents=True)
     own.write_text("{# about: our runs #}\n{# tasks: node #}\n", encoding="utf-8")
-    _real_gsub(desk)
+    _real_gsub(context)
     shipped = {"accelerate", "array", "deepspeed", "jax", "list", "srun", "torchrun"}
     assert offered(shell, "gsub --template ") == {*shipped, "pretrain"}
 
@@ -429,9 +432,9 @@ SETTINGS = {
     ],
 )
 def test_unusual_settings_change_nothing(
-    shell: str, setting: str, desk: Desk, open_shell: Callable[..., TypedShell]
+    shell: str, setting: str, context: Desk, open_shell: Callable[..., TypedShell]
 ) -> None:
-    desk.answers({"sinfo -h -o": "gpu\ncpu"})
+    context.answers({"sinfo -h -o": "gpu\ncpu"})
     terminal = open_shell(shell, setting + "\n")
     assert terminal.complete("gsub --partition=g").line.rstrip(", ") == "gsub --partition=gpu"
     assert terminal.complete("gsub --open-m").line == "gsub --open-mode="
@@ -439,10 +442,10 @@ def test_unusual_settings_change_nothing(
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_ten_thousand_nodes_are_a_list_until_a_letter_is_typed(
-    shell: str, desk: Desk, open_shell: Callable[..., TypedShell]
+    shell: str, context: Desk, open_shell: Callable[..., TypedShell]
 ) -> None:
     names = [f"g{number}" for number in range(10_000)]
-    desk.answers({"sinfo -h -o": "g[0-9999]", "scontrol show hostnames": "\n".join(names)})
+    context.answers({"sinfo -h -o": "g[0-9999]", "scontrol show hostnames": "\n".join(names)})
     terminal = open_shell(shell)
     assert terminal.complete("gsub -w ").offers == ("g\\[0-9999\\]",)
     assert terminal.complete("gsub -w g123").offers == tuple(sorted(n for n in names if n.startswith("g123")))

@@ -209,7 +209,7 @@ def test_the_page_is_as_it_is_generated() -> None:
     assert with_checks(text) == text, ".venv/bin/python .ci/doctor_page.py writes it anew"
 
 
-def ground(**sections: object) -> CheckContext:
+def context(**sections: object) -> CheckContext:
     config = Config(**sections)  # type: ignore[arg-type]
     return CheckContext(config=config, environ={}, uid=os.geteuid(), commands=SlurmCommands({"PATH": "/nonexistent"}))
 
@@ -235,7 +235,7 @@ def test_a_check_that_goes_wrong_or_hangs_is_told_and_the_others_go_on() -> None
 
     looks = [a_look("bad", bad), a_look("hangs", hangs, 0.5), a_look("dies", dies), a_look("good", good)]
     told: set[str] = set()
-    assert run_all_checks(ground(), looks, told.update) == (
+    assert run_all_checks(context(), looks, told.update) == (
         CheckResult(name="bad", state=UNKNOWN, text="the check itself failed: RuntimeError: no"),
         CheckResult(
             name="hangs", state=FAIL, text="no answer within 0.5 s", hint="Something it waits for hangs. It looks."
@@ -253,7 +253,7 @@ def test_what_a_check_started_ends_with_it(tmp_path: Path) -> None:
         subprocess.run(["/bin/sh", "-c", f"echo $$ > {note}; exec sleep 600"], check=False)
         return good(where)
 
-    run_all_checks(ground(), [a_look("hangs", hangs, allow(0.5))])
+    run_all_checks(context(), [a_look("hangs", hangs, allow(0.5))])
     pid = int(note.read_text())
     wait_until(lambda: not is_alive(pid), "the check's child has ended")
 
@@ -307,7 +307,7 @@ def test_checks_that_were_skipped_for_one_reason_are_one_row_and_details_are_not
 
 def test_what_is_not_there_yet_is_not_said_to_be_roots(tmp_path: Path) -> None:
     for state_dir in (tmp_path / "missing", tmp_path):
-        where = ground(site=SiteSection(state_dir=str(state_dir)))
+        where = context(site=SiteSection(state_dir=str(state_dir)))
         for check in (
             node_checks.check_hooks_on_nodes(where),
             node_checks.check_node_clocks(where),
@@ -316,7 +316,7 @@ def test_what_is_not_there_yet_is_not_said_to_be_roots(tmp_path: Path) -> None:
         ):
             said = f"there is no {state_dir}/site.db here: it is the controller's"
             assert (check.state, check.text.partition(",")[0]) == (SKIP, said)
-    missing = ground(site=SiteSection(state_dir=str(tmp_path / "missing")))
+    missing = context(site=SiteSection(state_dir=str(tmp_path / "missing")))
     assert database_checks.check_site_database(missing).text.startswith(f"there is no {tmp_path}/missing here")
     assert site_checks.check_night_report(missing).text.startswith(f"there is no {tmp_path}/missing here")
 
@@ -347,7 +347,7 @@ def test_where_nothing_could_be_looked_at_programs_are_told_unknown_too() -> Non
 def test_a_mail_server_is_greeted_and_gets_no_mail() -> None:
     server = Server()
     try:
-        found = site_checks.check_mail(ground(mail=Mail(server=server.address)))
+        found = site_checks.check_mail(context(mail=Mail(server=server.address)))
         assert found == CheckResult(name="mail", state=OK, text=f"{server.address} answers: 250 ok")
         assert server.messages() == []
     finally:
@@ -357,7 +357,7 @@ def test_a_mail_server_is_greeted_and_gets_no_mail() -> None:
 def test_a_mail_server_that_is_away_is_a_failure() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-    assert site_checks.check_mail(ground(mail=Mail(server=address))).state == FAIL
+    assert site_checks.check_mail(context(mail=Mail(server=address))).state == FAIL
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a spool is root's or SlurmUser's")
@@ -378,7 +378,7 @@ def test_a_spool_is_probed_and_left_as_it_was(
     spool.mkdir()
     os.chown(spool, owner, owner)
     spool.chmod(mode)
-    found = site_checks.check_spool(ground(site=SiteSection(spool=str(spool), munge_socket=munge_socket)))
+    found = site_checks.check_spool(context(site=SiteSection(spool=str(spool), munge_socket=munge_socket)))
     assert (found.state, found.text) == (OK if "written" in said else FAIL, f"{spool}: {said}")
     assert list(spool.iterdir()) == []
 
@@ -388,7 +388,7 @@ def test_records_that_wait_for_long_are_told(tmp_path: Path) -> None:
         path = tmp_path / f"{number}-n1-{'0' * 32}.obs"
         path.touch()
         os.utime(path, (time.time() - age, time.time() - age))
-    found = site_checks.check_waiting_records(ground(site=SiteSection(spool=str(tmp_path))))
+    found = site_checks.check_waiting_records(context(site=SiteSection(spool=str(tmp_path))))
     assert (found.state, found.text) == (WARN, "2 records wait for more than 10 minutes, the oldest for 2 hours")
     assert found.figures["spool_waiting"] == 3
 
@@ -428,5 +428,5 @@ def test_a_file_that_cannot_be_read_for_ever_hangs_nothing(tmp_path: Path, monke
 def test_a_journal_that_does_not_listen_is_told(to: str, wanted: tuple[str, str]) -> None:
     if to == "journal" and Path(SOCKET).exists():
         pytest.skip("a journald listens on this machine")
-    found = site_checks.check_log(ground(log=LogSection(to=to)))
+    found = site_checks.check_log(context(log=LogSection(to=to)))
     assert (found.state, found.text[: len(wanted[1])]) == wanted

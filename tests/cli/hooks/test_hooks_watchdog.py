@@ -20,10 +20,10 @@ def watchdog(config: Path, *arguments: str) -> Result:
     return Runner().invoke(app, ["hooks", "watchdog", *arguments], env=environ)
 
 
-def configured(folder: Path, server: Server) -> Path:
-    config = folder / "config.toml"
+def configured(directory: Path, server: Server) -> Path:
+    config = directory / "config.toml"
     config.write_text(
-        f'[site]\nstate_dir = "{folder}"\n[report]\nto = "ops@example.org, night@example.org"\n'
+        f'[site]\nstate_dir = "{directory}"\n[report]\nto = "ops@example.org, night@example.org"\n'
         f'[mail]\nserver = "{server.address}"\nsender = "slurmwrap@example.org"\n'
     )
     return config

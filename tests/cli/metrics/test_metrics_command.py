@@ -23,7 +23,7 @@ from slurmwrap.cli import metrics
 from slurmwrap.cli.doctor.check_records import OK, SKIP, WARN, CheckContext
 from slurmwrap.cli.doctor.site_checks import check_textfile as textfile_check
 from slurmwrap.cli.metrics import FAMILIES, Round, _count_spool_files, collect_families
-from slurmwrap.cli.reconcile import PRUNE_EVERY_S, Housekeeping
+from slurmwrap.cli.reconcile_maintenance import PRUNE_EVERY_S, ReconcilerMaintenance
 from slurmwrap.config.load_config import Config, Retention, SiteSection
 from slurmwrap.config.load_config import Metrics as MetricsSettings
 from slurmwrap.errors import SlurmwrapError, StoreError
@@ -223,9 +223,9 @@ def test_between_passes_it_prunes_each_hour_and_writes_each_minute(site: Path) -
     out = site.parent / "slurmwrap.prom"
     said: list[str] = []
     config = replace(config_of(site, str(out)), retention=Retention(detail_d=30, keep_d=35))
-    house = Housekeeping(site, config, site=True, say=said.append)
+    maintenance = ReconcilerMaintenance(site, config, site=True, say=said.append)
     summary = PassSummary(took_s=0.25, errors=["x"])
-    house.after(summary, NOW)
+    maintenance.after(summary, NOW)
     found = parsed(out.read_text())
     assert found["slurmwrap_reconcile_last_timestamp_seconds", ()] == NOW
     assert found["slurmwrap_reconcile_duration_seconds", ()] == 0.25
@@ -235,24 +235,24 @@ def test_between_passes_it_prunes_each_hour_and_writes_each_minute(site: Path) -
         oldest = min(record.end_time or NOW for record in store.attempts())
     assert oldest >= NOW - 35 * 86_400
     for later, written in ((30.0, NOW), (61.0, NOW + 61.0)):
-        house.after(summary, NOW + later)
+        maintenance.after(summary, NOW + later)
         told = parsed(out.read_text())
         assert told["slurmwrap_reconcile_last_timestamp_seconds", ()] == written
         assert told["slurmwrap_pruned_last_timestamp_seconds", ()] == NOW
-    house.after(summary, NOW + PRUNE_EVERY_S)
+    maintenance.after(summary, NOW + PRUNE_EVERY_S)
     assert said == []
 
 
 def test_what_goes_wrong_between_passes_is_said_once_and_ends_nothing(site: Path) -> None:
     said: list[str] = []
     out = site.parent / "text" / "slurmwrap.prom"
-    house = Housekeeping(site, config_of(site, str(out)), site=True, say=said.append)
+    maintenance = ReconcilerMaintenance(site, config_of(site, str(out)), site=True, say=said.append)
     for minute in range(3):
-        house.after(PassSummary(), NOW + 61.0 * minute)
+        maintenance.after(PassSummary(), NOW + 61.0 * minute)
     assert len(said) == 1
     assert said[0].startswith(f"metrics: metrics {out} cannot be written: No such file")
     out.parent.mkdir()
-    house.after(PassSummary(), NOW + 300.0)
+    maintenance.after(PassSummary(), NOW + 300.0)
     assert out.exists()
 
 
@@ -261,13 +261,13 @@ def test_once_a_week_at_night_the_file_is_written_anew(site: Path, monkeypatch: 
     time.tzset()
     night = NOW - NOW % 86_400 + 40 * 86_400 + 3 * 3600
     said: list[str] = []
-    house = Housekeeping(site, config_of(site), site=True, say=said.append)
+    maintenance = ReconcilerMaintenance(site, config_of(site), site=True, say=said.append)
     made = retention.get_rewrite_time(site)
-    house.after(PassSummary(), max(night, made + 86_400))
+    maintenance.after(PassSummary(), max(night, made + 86_400))
     first = retention.get_rewrite_time(site)
-    house.after(PassSummary(), night + 12 * 3600 + 400 * 86_400)  # at noon
+    maintenance.after(PassSummary(), night + 12 * 3600 + 400 * 86_400)  # at noon
     noon = retention.get_rewrite_time(site)
-    house.after(PassSummary(), night + 400 * 86_400)
+    maintenance.after(PassSummary(), night + 400 * 86_400)
     last = retention.get_rewrite_time(site)
     monkeypatch.undo()
     time.tzset()
@@ -280,8 +280,8 @@ def test_once_a_week_at_night_the_file_is_written_anew(site: Path, monkeypatch: 
 
 def looked(site: Path, textfile: str, now: float) -> tuple[str, str]:
     config = config_of(site, textfile)
-    ground = CheckContext(config=config, environ={}, uid=0, commands=SlurmCommands(), now=now)
-    found = textfile_check(ground)
+    context = CheckContext(config=config, environ={}, uid=0, commands=SlurmCommands(), now=now)
+    found = textfile_check(context)
     return found.state, found.text
 
 

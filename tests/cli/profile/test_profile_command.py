@@ -18,8 +18,8 @@ from slurmwrap.cli.profile.profile_store import open_shelf
 from slurmwrap.errors import RefusedError, UsageError
 from slurmwrap.model.resource_profile import CurvePoint, ResourceProfile
 from slurmwrap.model.submission import Submission
+from slurmwrap.profiling.job_key import profile_key_of, published_key_of
 from slurmwrap.profiling.merge_profiles import HALF_LIFE_S
-from slurmwrap.profiling.profile_key import profile_key_of, published_key_of
 from slurmwrap.protocols import Published
 from slurmwrap.store.database import Database
 from slurmwrap.store.published_files import FilePublisher

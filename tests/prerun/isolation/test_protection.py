@@ -19,8 +19,8 @@ Trial = Callable[..., TrialResult]
 Spec = Callable[..., TrialSpec]
 
 
-def snapshot(folder: Path) -> list[tuple[str, int, int, int]]:
-    stats = [(str(path), path.lstat()) for path in sorted(folder.rglob("*"))]
+def snapshot(directory: Path) -> list[tuple[str, int, int, int]]:
+    stats = [(str(path), path.lstat()) for path in sorted(directory.rglob("*"))]
     return [(path, at.st_mtime_ns, at.st_size, at.st_mode) for path, at in stats]
 
 

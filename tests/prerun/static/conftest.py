@@ -51,27 +51,27 @@ def environment() -> Iterator[Path]:
 def findings(environment: Path, open_dir: Path) -> Callable[..., tuple[Finding, ...]]:
     """What the static stage says of the job in `folder`, which counts as shared although it is below /tmp."""
 
-    def inner(*args: str, folder: Path = open_dir, **options: object) -> tuple[Finding, ...]:
-        content = (folder / "job.sbatch").read_bytes().replace(b"ENV/", f"{environment}/".encode())
-        (folder / "job.sbatch").write_bytes(content)
+    def inner(*args: str, directory: Path = open_dir, **options: object) -> tuple[Finding, ...]:
+        content = (directory / "job.sbatch").read_bytes().replace(b"ENV/", f"{environment}/".encode())
+        (directory / "job.sbatch").write_bytes(content)
         environ = {"PATH": f"{environment}/bin:/usr/bin:/bin", "HOME": os.environ.get("HOME", "/")}
-        request = asked(folder, args, environ)
+        request = asked(directory, args, environ)
         return static_stage.check(request, run=run, environ=environ, node_local=("/dev/",), **options)  # type: ignore[arg-type]
 
     return inner
 
 
-def asked(folder: Path, args: tuple[str, ...], environ: dict[str, str]) -> JobRequest:
+def asked(directory: Path, args: tuple[str, ...], environ: dict[str, str]) -> JobRequest:
     """The request as gsub reads it; what sbatch refuses outright is handed on unread."""
     try:
         return parse_request(
             ["job.sbatch", *args],
             environ=environ,
-            cwd=str(folder),
-            read_script=lambda path: Path(folder, path).read_bytes(),
+            cwd=str(directory),
+            read_script=lambda path: Path(directory, path).read_bytes(),
             read_stdin=lambda: b"",
         )
     except ScriptError:
-        content = (folder / "job.sbatch").read_bytes()
+        content = (directory / "job.sbatch").read_bytes()
         script = Script(path="job.sbatch", name="job.sbatch", content=content)
-        return JobRequest(script=script, args=args, chdir=str(folder))
+        return JobRequest(script=script, args=args, chdir=str(directory))

@@ -61,7 +61,7 @@ WORDS = st.lists(
 )
 
 
-def desk() -> StaticContext:
+def context() -> StaticContext:
     return StaticContext(script="j", run=run, environ={"PATH": "/nowhere"}, node_local=(), deadline=math.inf)
 
 
@@ -73,10 +73,10 @@ def test_no_shell_text_breaks_a_check(text: str) -> None:
         script=Script(path="j", name="j", content=text.encode()), shape=ResourceShape(gpus=2, nodes=1, cpus=2)
     )
     for checked in (
-        check_script_text(text, desk()),
-        check_script_environment(commands, text, desk()),
-        check_launcher_options(commands, desk()),
-        launch_findings(request, commands, desk()),
+        check_script_text(text, context()),
+        check_script_environment(commands, text, context()),
+        check_launcher_options(commands, context()),
+        launch_findings(request, commands, context()),
     ):
         for finding in checked:
             assert finding.line >= 1
@@ -89,7 +89,7 @@ def test_no_program_and_no_command_line_breaks_a_check(lines: list[str], words: 
     entry = EntryPoint(kind="python", path="/nowhere/x.py", argv=tuple(words), line=1, cwd="/nowhere")
     if source.tree is None:
         return
-    program = read_program(entry, source, desk())
+    program = read_program(entry, source, context())
     found = [*find_local_faults(program), *name_faults(program), *check_other_libraries(program, "j")]
     parser = read_parser(program)
     found += find_misfitting_options(entry, parser, "j") if parser else []

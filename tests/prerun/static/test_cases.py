@@ -22,7 +22,7 @@ def test_sound_jobs_have_no_finding(findings: Check, open_dir: Path) -> None:
     for case in read_cases(HERE / "good.txt"):
         (folder := open_dir / str(len(said))).mkdir()
         case.write(folder)
-        said[case.name] = shown(findings(folder=folder))
+        said[case.name] = shown(findings(directory=folder))
     assert len(said) >= 95
     assert {name: lines for name, lines in said.items() if lines} == {}
 
@@ -32,7 +32,7 @@ def test_broken_jobs_are_told_with_place_and_fix(findings: Check, open_dir: Path
     for number, case in enumerate(read_cases(HERE / "broken.txt")):
         (folder := open_dir / str(number)).mkdir()
         case.write(folder)
-        found = findings(folder=folder)
+        found = findings(directory=folder)
         severity, place, words = (*case.expected.replace("{d}", str(folder)).split(" ", 2), "")[:3]
         said = [f"{f.severity.value} {f.file.removeprefix(f'{folder}/')}:{f.line} {f.message} {f.fix}" for f in found]
         told = any(line.startswith(f"{severity} {place} ") and words in line for line in said)

@@ -14,17 +14,17 @@ from slurmwrap.prerun.static.started_program import EntryPoint
 from slurmwrap.prerun.static.static_context import StaticContext
 
 
-def desk(environ: dict[str, str]) -> StaticContext:
+def context(environ: dict[str, str]) -> StaticContext:
     return StaticContext(script="j", run=run, environ=environ, node_local=("/dev/",), deadline=math.inf)
 
 
-def only(script: str, folder: Path, **environ: str) -> EntryPoint:
-    (entry,) = list_entry_points(script, str(folder), (), environ)
+def only(script: str, directory: Path, **environ: str) -> EntryPoint:
+    (entry,) = list_entry_points(script, str(directory), (), environ)
     return entry
 
 
-def found(script: str, folder: Path, **environ: str) -> str | None:
-    python = find_python(only(script, folder, **environ), desk(environ))
+def found(script: str, directory: Path, **environ: str) -> str | None:
+    python = find_python(only(script, directory, **environ), context(environ))
     return python.path if python else None
 
 
@@ -73,7 +73,7 @@ def test_a_conda_environment_is_found_by_name_where_only_one_has_it(tmp_path: Pa
 
 
 def test_the_system_python_is_not_certain_to_be_the_nodes(tmp_path: Path) -> None:
-    python = find_python(only("/usr/bin/env python3 a.py", tmp_path, PATH="/usr/bin:/bin"), desk({}))
+    python = find_python(only("/usr/bin/env python3 a.py", tmp_path, PATH="/usr/bin:/bin"), context({}))
     assert python is None or not python.certain
 
 
@@ -81,12 +81,12 @@ def test_a_question_imports_nothing_and_sees_what_the_program_will(environment: 
     for name in ("loud", "sitecustomize"):
         (tmp_path / f"{name}.py").write_text("open('touched', 'w').close()\n")
     names = ("loud", "torch", "torhc", "os", "nothing_like_it")
-    answer = look_up(names, [str(tmp_path)], f"{environment}/bin/python", desk({"PYTHONPATH": str(tmp_path)}))
+    answer = look_up(names, [str(tmp_path)], f"{environment}/bin/python", context({"PYTHONPATH": str(tmp_path)}))
     assert answer is not None
     assert (answer.missing, answer.near) == (("torhc", "nothing_like_it"), {"torhc": "torch"})
     assert not (tmp_path / "touched").exists()
 
 
 def test_an_interpreter_that_does_not_answer_says_nothing(tmp_path: Path) -> None:
-    assert look_up(("x",), [], "/bin/false", desk({})) is None
-    assert look_up(("x",), [], "/bin/echo", desk({})) is None
+    assert look_up(("x",), [], "/bin/false", context({})) is None
+    assert look_up(("x",), [], "/bin/echo", context({})) is None

@@ -10,12 +10,12 @@ from slurmwrap.prerun.static import static_stage
 from slurmwrap.sbatch.job_request import JobRequest, Script
 
 
-def severities(folder: Path, environment: Path, **environ: str) -> list[Severity]:
-    (folder / "train.py").write_text("import not_a_package\n")
+def severities(directory: Path, environment: Path, **environ: str) -> list[Severity]:
+    (directory / "train.py").write_text("import not_a_package\n")
     script = Script(path="j", name="j", content=b"#!/bin/bash\npython train.py\n")
     given = {"PATH": f"{environment}/bin:/usr/bin:/bin", **environ}
     found: tuple[Finding, ...] = static_stage.check(
-        JobRequest(script=script, chdir=str(folder)), run=run, environ=given, node_local=("/dev/",)
+        JobRequest(script=script, chdir=str(directory)), run=run, environ=given, node_local=("/dev/",)
     )
     return [f.severity for f in found]
 

@@ -23,10 +23,10 @@ TRAINING = "import torch\nfrom net import Net\nopt = torch.optim.SGD(Net().param
 NET = "import torch\nclass Net(torch.nn.Module):\n    pass\n"
 
 
-def expects(folder: Path, body: str = "python main.py", **files: str) -> bool:
+def expects(directory: Path, body: str = "python main.py", **files: str) -> bool:
     for name, text in files.items():
-        (folder / f"{name}.py").write_text(text)
-    return Expectation(f"#!/bin/bash\n{body}\n", str(folder), (), {}).may_train
+        (directory / f"{name}.py").write_text(text)
+    return Expectation(f"#!/bin/bash\n{body}\n", str(directory), (), {}).may_train
 
 
 @pytest.mark.parametrize(

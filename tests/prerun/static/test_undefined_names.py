@@ -186,15 +186,15 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def find(folder: Path, text: str, interpreter: str = "python3", python: Python | None = None) -> list[str]:
+def find(directory: Path, text: str, interpreter: str = "python3", python: Python | None = None) -> list[str]:
     """`severity line exception` of each finding."""
-    path = folder / "program.py"
+    path = directory / "program.py"
     path.write_text(text + "\n")
-    desk = StaticContext(script="j", run=run, environ={}, node_local=(), deadline=math.inf)
+    context = StaticContext(script="j", run=run, environ={}, node_local=(), deadline=math.inf)
     entry = EntryPoint(
-        kind="python", path=str(path), argv=(), line=1, cwd=str(folder), interpreter=interpreter, modules=""
+        kind="python", path=str(path), argv=(), line=1, cwd=str(directory), interpreter=interpreter, modules=""
     )
-    program = read_program(entry, desk.source(str(path)), desk)
+    program = read_program(entry, context.source(str(path)), context)
     found = list(name_faults(program, python))
     assert all(one.fix and one.category == "semantic_error" for one in found)
     return [f"{one.severity.value} {one.line} {one.message.partition(':')[0]}" for one in found]
@@ -220,11 +220,11 @@ with multiprocessing.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
 """
 
 
-def run_all(folder: Path, programs: Iterable[str]) -> list[str]:
+def run_all(directory: Path, programs: Iterable[str]) -> list[str]:
     """The exception with which each program ends, "" when it ends well."""
     given = json.dumps(list(programs))
     argv = [sys.executable, "-c", RUN_ALL]
-    done = subprocess.run(argv, cwd=folder, input=given, capture_output=True, text=True, check=True)
+    done = subprocess.run(argv, cwd=directory, input=given, capture_output=True, text=True, check=True)
     ended: list[str] = json.loads(done.stdout)
     return ended
 
@@ -270,11 +270,11 @@ def test_a_builtin_of_python_2_is_certain_to_be_missing_in_python_3(
 
 def test_a_fix_is_named(folder: Path) -> None:
     text = "n = 0\ndef f(model):\n    n += 1\n    modle(1)\n    print('%d' % (1, 2))"
-    desk = StaticContext(script="j", run=run, environ={}, node_local=(), deadline=math.inf)
+    context = StaticContext(script="j", run=run, environ={}, node_local=(), deadline=math.inf)
     path = folder / "program.py"
     path.write_text(text)
     entry = EntryPoint(kind="python", path=str(path), argv=(), line=1, cwd=str(folder), interpreter="python3")
-    found = {one.line: one.fix for one in name_faults(read_program(entry, desk.source(str(path)), desk))}
+    found = {one.line: one.fix for one in name_faults(read_program(entry, context.source(str(path)), context))}
     assert found == {
         3: "assign n before this line, or declare it `global n`",
         4: "did you mean model?",
@@ -283,10 +283,10 @@ def test_a_fix_is_named(folder: Path) -> None:
 
 
 def test_time_that_is_spent_ends_the_check(folder: Path) -> None:
-    desk = StaticContext(script="j", run=run, environ={}, node_local=(), deadline=math.inf)
+    context = StaticContext(script="j", run=run, environ={}, node_local=(), deadline=math.inf)
     (folder / "program.py").write_text("print(y)")
     entry = EntryPoint(kind="python", path=str(folder / "program.py"), argv=(), line=1, cwd=str(folder))
-    program = read_program(entry, desk.source(entry.path), desk)
+    program = read_program(entry, context.source(entry.path), context)
     asked: list[int] = []
     assert list(name_faults(program, None, lambda size: asked.append(size) is not None)) == []
     assert asked == [8]
@@ -313,10 +313,10 @@ def test_a_name_that_may_not_be_reached_or_may_be_found_is_a_warning(folder: Pat
 
 def test_a_program_of_which_not_all_files_were_read_has_no_certain_error(folder: Path) -> None:
     (folder / "program.py").write_text("print(y)")
-    desk = StaticContext(script="j", run=run, environ={}, node_local=(), deadline=math.inf)
+    context = StaticContext(script="j", run=run, environ={}, node_local=(), deadline=math.inf)
     path = str(folder / "program.py")
     entry = EntryPoint(kind="python", path=path, argv=(), line=1, cwd=str(folder), interpreter="python3")
-    program = read_program(entry, desk.source(path), desk)
+    program = read_program(entry, context.source(path), context)
     found = [next(name_faults(replace(program, whole=whole))).severity.value for whole in (True, False)]
     assert found == ["error", "warning"]
 

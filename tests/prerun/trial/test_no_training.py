@@ -34,8 +34,8 @@ class Expected:
         """No process is looked at here."""
 
 
-def patience(folder: Path, **expected: bool) -> NoTrainingDetector:
-    return NoTrainingDetector(str(folder), Expected(**expected), began=0.0, no_training_s=40.0)  # type: ignore[arg-type]
+def patience(directory: Path, **expected: bool) -> NoTrainingDetector:
+    return NoTrainingDetector(str(directory), Expected(**expected), began=0.0, no_training_s=40.0)  # type: ignore[arg-type]
 
 
 def told(

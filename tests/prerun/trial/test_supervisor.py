@@ -21,14 +21,14 @@ def text(result: TrialResult) -> str:
     return result.logs[0].text
 
 
-def alive_in(folder: Path) -> list[str]:
+def alive_in(directory: Path) -> list[str]:
     found = []
     for process in psutil.process_iter():
         try:
             environ = process.environ()
         except psutil.Error:
             continue
-        if environ.get("SLURMWRAP_TRIAL_DIR", "").startswith(str(folder)):
+        if environ.get("SLURMWRAP_TRIAL_DIR", "").startswith(str(directory)):
             found.append(" ".join(process.cmdline()))
     return found
 

@@ -30,10 +30,10 @@ PLAN = {"node_count": 2, "gpus_per_node": 8, "switch": "s1", "locality": "consol
 
 def retried(day: dict[str, Any]) -> JobTimeline:
     """Ada's job 101 of the composed day: planned twice, struck by an Xid, run again elsewhere."""
-    story = build_timeline("101", day["submissions"], day["preruns"], day["attempts"], day["actions"])
-    assert story.submission is not None
+    timeline = build_timeline("101", day["submissions"], day["preruns"], day["attempts"], day["actions"])
+    assert timeline.submission is not None
     asked = replace(
-        story.submission,
+        timeline.submission,
         name="vit-large",
         gpus=16,
         script_path="train.sbatch",
@@ -41,7 +41,7 @@ def retried(day: dict[str, Any]) -> JobTimeline:
         changes=CHANGES[1:],
         plan=PLAN,
     )
-    first, second = story.attempts
+    first, second = timeline.attempts
     assert first.diagnosis is not None
     text = "NVRM: Xid (PCI:0000:07:00): 79, pid=4711, name=python, GPU has fallen off the bus."
     diagnosis = replace(
@@ -52,8 +52,8 @@ def retried(day: dict[str, Any]) -> JobTimeline:
         ),
     )
     first = replace(first, diagnosis=diagnosis, exit_code=1, decision_reason="Xid 79 blames n3; retry 1 of 3")
-    prerun = replace(story.preruns[0], changes=CHANGES[:1], plan=PLAN)
-    return replace(story, submission=asked, preruns=(prerun,), attempts=(first, second))
+    prerun = replace(timeline.preruns[0], changes=CHANGES[:1], plan=PLAN)
+    return replace(timeline, submission=asked, preruns=(prerun,), attempts=(first, second))
 
 
 def test_a_run_that_belonged_to_an_incident_says_so(day: dict[str, Any]) -> None:
@@ -64,12 +64,12 @@ def test_a_run_that_belonged_to_an_incident_says_so(day: dict[str, Any]) -> None
 
 
 def test_an_oom_kill_is_no_signal_125_and_each_block_says_whom_it_binds(day: dict[str, Any]) -> None:
-    story = retried(day)
-    killed = replace(story.attempts[0], state="OUT_OF_MEMORY", exit_code=0, signal=125)
-    block = replace(story.actions[0], mode="act", verb="block input", target="/d/a.npz", key="user", reason="cut")
+    timeline = retried(day)
+    killed = replace(timeline.attempts[0], state="OUT_OF_MEMORY", exit_code=0, signal=125)
+    block = replace(timeline.actions[0], mode="act", verb="block input", target="/d/a.npz", key="user", reason="cut")
     blocks = (replace(block, done_at=1.0), replace(block, done_at=1.0, key="site", attempt=killed.attempt))
     told = format_job_report(
-        replace(story, attempts=(killed,), actions=tuple(replace(b, attempt=killed.attempt) for b in blocks))
+        replace(timeline, attempts=(killed,), actions=tuple(replace(b, attempt=killed.attempt) for b in blocks))
     )
     assert ("RUN 1 OUT_OF_MEMORY\n" in told, "125" in told) == (True, False)
     line = "  done: slurmwrap inputs block /d/a.npz --reason cut"
@@ -81,7 +81,7 @@ def test_an_oom_kill_is_no_signal_125_and_each_block_says_whom_it_binds(day: dic
 
 def stopped(day: dict[str, Any]) -> JobTimeline:
     """Fay's job 170, which its pre-run stopped."""
-    story = build_timeline("170", day["submissions"], day["preruns"], day["attempts"], day["actions"])
+    timeline = build_timeline("170", day["submissions"], day["preruns"], day["attempts"], day["actions"])
     finding = Finding(
         severity=Severity.WARNING,
         message="the file 'data.bin' does not exist",
@@ -103,9 +103,9 @@ def stopped(day: dict[str, Any]) -> JobTimeline:
         input_path="/data/x.npy",
         input_fault="truncated",
     )
-    assert story.submission is not None
-    asked = replace(story.submission, name="bert", gpus=32, script_path="/home/fay/train.sbatch")
-    return replace(story, submission=asked, preruns=(replace(story.preruns[0], verdict=verdict),))
+    assert timeline.submission is not None
+    asked = replace(timeline.submission, name="bert", gpus=32, script_path="/home/fay/train.sbatch")
+    return replace(timeline, submission=asked, preruns=(replace(timeline.preruns[0], verdict=verdict),))
 
 
 def test_golden_pages(day: dict[str, Any], data: Path) -> None:
@@ -119,10 +119,10 @@ def test_golden_pages(day: dict[str, Any], data: Path) -> None:
 def test_colour_adds_nothing_but_colour(day: dict[str, Any]) -> None:
     import re
 
-    for story in (retried(day), stopped(day)):
-        coloured = format_job_report(story, paint=paint)
+    for timeline in (retried(day), stopped(day)):
+        coloured = format_job_report(timeline, paint=paint)
         assert "\033[31m" in coloured
-        assert re.sub(r"\033\[\d+m", "", coloured) == format_job_report(story)
+        assert re.sub(r"\033\[\d+m", "", coloured) == format_job_report(timeline)
 
 
 def test_text_of_users_is_shown_and_never_spoken(day: dict[str, Any]) -> None:
@@ -134,7 +134,7 @@ def test_text_of_users_is_shown_and_never_spoken(day: dict[str, Any]) -> None:
     diagnosis = replace(
         first.diagnosis, advice=evil, evidence=(Citation(source=evil, line=1, text=evil),) * 20, node=evil
     )
-    story = replace(
+    timeline = replace(
         base,
         submission=replace(
             base.submission,
@@ -148,7 +148,7 @@ def test_text_of_users_is_shown_and_never_spoken(day: dict[str, Any]) -> None:
         actions=tuple(replace(a, value=evil, error=evil) for a in base.actions),
         preruns=(replace(halted.preruns[0], verdict=replace(halted.preruns[0].verdict, reason=evil, input_path=evil)),),
     )
-    page = format_job_report(story)
+    page = format_job_report(timeline)
     assert all(character.isprintable() or character == "\n" for character in page)
     assert f"and {20 - MAX_LINES} lines more" in page
     wide = [line for line in page.splitlines() if width(line) > 80]
@@ -158,12 +158,12 @@ def test_text_of_users_is_shown_and_never_spoken(day: dict[str, Any]) -> None:
 
 
 def test_what_the_step_counter_saw_is_told_of_the_run(day: dict[str, Any]) -> None:
-    story = retried(day)
-    first = story.attempts[0]
+    timeline = retried(day)
+    first = timeline.attempts[0]
     counted = Measurement(steps=1200, steps_per_s=2.5, steps_until_s=first.run_s - 600)
-    page = format_job_report(replace(story, attempts=(replace(first, measurement=counted), story.attempts[1])))
+    page = format_job_report(replace(timeline, attempts=(replace(first, measurement=counted), timeline.attempts[1])))
     assert "It counted 1,200 steps, 2.5 a second, the last 10 min before the end." in " ".join(page.split())
-    assert "It counted" not in format_job_report(story)
+    assert "It counted" not in format_job_report(timeline)
 
 
 def test_a_pre_run_that_a_lot_left_out_is_said_so(day: dict[str, Any]) -> None:
@@ -171,7 +171,7 @@ def test_a_pre_run_that_a_lot_left_out_is_said_so(day: dict[str, Any]) -> None:
     assert plain.submission is not None
     held = replace(plain, submission=replace(plain.submission, holdout_group="0" * 16, held_out=True))
     sentence = "PRE-RUN left out at random (prerun.holdout), to measure what pre-runs save"
-    assert [sentence in format_job_report(story).splitlines() for story in (plain, held)] == [False, True]
+    assert [sentence in format_job_report(timeline).splitlines() for timeline in (plain, held)] == [False, True]
 
 
 NAME_ERROR = Finding(
@@ -182,9 +182,9 @@ OTHER = Finding(severity=Severity.WARNING, message="the file 'data.bin' does not
 
 def late(day: dict[str, Any]) -> JobTimeline:
     """Ada's job 101, which failed of what gsub had warned of."""
-    story = retried(day)
-    assert story.submission is not None
-    first = story.attempts[0]
+    timeline = retried(day)
+    assert timeline.submission is not None
+    first = timeline.attempts[0]
     assert first.diagnosis is not None
     crash = Citation(
         source="slurm-101.out",
@@ -193,8 +193,8 @@ def late(day: dict[str, Any]) -> JobTimeline:
         before=('  File "/home/ada/train.py", line 9, in save',),
     )
     diagnosis = replace(first.diagnosis, category="traceback_from_crash", domain="U", node="", evidence=(crash,))
-    asked = replace(story.submission, warnings=(OTHER, NAME_ERROR))
-    return replace(story, submission=asked, attempts=(replace(first, diagnosis=diagnosis),), actions=())
+    asked = replace(timeline.submission, warnings=(OTHER, NAME_ERROR))
+    return replace(timeline, submission=asked, attempts=(replace(first, diagnosis=diagnosis),), actions=())
 
 
 def test_what_gsub_had_warned_of_is_told_with_the_failure(day: dict[str, Any]) -> None:
@@ -215,20 +215,20 @@ def test_the_failure_and_what_to_do_stand_before_what_was_changed(day: dict[str,
 
 
 def test_a_completed_run_says_what_it_asked_for_and_used(day: dict[str, Any]) -> None:
-    story = retried(day)
+    timeline = retried(day)
     used = Measurement(cpus_used=2.1, mem_peak_mib=5222)
-    run = replace(story.attempts[1], time_limit_s=86400, cpus=16, mem_mib_per_node=32768, measurement=used)
+    run = replace(timeline.attempts[1], time_limit_s=86400, cpus=16, mem_mib_per_node=32768, measurement=used)
     line = "  Asked / used on a node: time 24 h / 12 h; CPUs 8 / 2.1; memory 32.0 GiB / 5.1 GiB."
-    assert line in format_job_report(replace(story, attempts=(run,)), columns=120).splitlines()
+    assert line in format_job_report(replace(timeline, attempts=(run,)), columns=120).splitlines()
 
 
 def test_completed_with_an_error_in_the_output(day: dict[str, Any]) -> None:
-    story = late(day)
-    first = story.attempts[0]
+    timeline = late(day)
+    first = timeline.attempts[0]
     assert first.diagnosis is not None
     flawed = replace(first.diagnosis, category="completed_with_error", error="traceback_from_crash", decision="none")
     told = format_job_report(
-        replace(story, attempts=(replace(first, state="COMPLETED", diagnosis=flawed, decision="none"),))
+        replace(timeline, attempts=(replace(first, state="COMPLETED", diagnosis=flawed, decision="none"),))
     )
     assert "  Completed, but its output ends with NameError (train.py:9).\n" in told
     assert "  error in the program (traceback_from_crash): user program, " in told
@@ -260,8 +260,8 @@ def test_a_pre_run_alone_says_whose_it_is_and_names_its_output(day: dict[str, An
     ],
 )
 def test_a_plan_is_a_sentence(day: dict[str, Any], plan: dict[str, Any], line: str) -> None:
-    story = retried(day)
-    assert story.submission is not None
-    asked = replace(story.submission, plan=plan)
-    shown = format_job_report(replace(story, submission=asked), verbose=True)
+    timeline = retried(day)
+    assert timeline.submission is not None
+    asked = replace(timeline.submission, plan=plan)
+    shown = format_job_report(replace(timeline, submission=asked), verbose=True)
     assert line in [one.strip() for one in shown.splitlines()]

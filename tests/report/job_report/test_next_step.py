@@ -224,10 +224,10 @@ def test_after_an_error_in_the_output_the_script_is_to_keep_the_exit_code() -> N
     record = late(100)
     assert record.diagnosis is not None
     flawed = replace(record.diagnosis, category="completed_with_error", error="traceback_from_crash", decision="none")
-    story = JobTimeline(
+    timeline = JobTimeline(
         address="81", submission=ASKED, attempts=(replace(record, state="COMPLETED", diagnosis=flawed),)
     )
-    step = find_next_step(story)
+    step = find_next_step(timeline)
     assert step.command == f"gsub --prerun=only --prerun-steps 150 {SCRIPT}"
     assert "The script hid the program's exit code: begin it with `set -eo pipefail`" in step.sentence
 
@@ -246,5 +246,5 @@ def test_after_an_error_in_the_output_the_script_is_to_keep_the_exit_code() -> N
 )
 def test_a_job_that_was_requeued_is_not_said_to_be_cancelled(says: str, sentence: str, command: str) -> None:
     requeued = run("cancelled", state="REQUEUED", decision="none")
-    story = JobTimeline(address="81", submission=ASKED, attempts=(requeued,), slurm_says=says)
-    assert find_next_step(story) == Next(sentence=sentence, command=command)
+    timeline = JobTimeline(address="81", submission=ASKED, attempts=(requeued,), slurm_says=says)
+    assert find_next_step(timeline) == Next(sentence=sentence, command=command)

@@ -69,8 +69,8 @@ def action(record: JobRun, **changes: object) -> ActionRecord:
 def test_a_story_is_of_the_newest_job_with_that_id() -> None:
     old = replace(ASKED, at=100.0, prerun_job_id=None)
     mine = run()
-    story = build_timeline("81", [ASKED, old], [PASSED, replace(PASSED, at=150.0)], [mine, run(101)], [action(mine)])
-    assert story == JobTimeline(
+    timeline = build_timeline("81", [ASKED, old], [PASSED, replace(PASSED, at=150.0)], [mine, run(101)], [action(mine)])
+    assert timeline == JobTimeline(
         address="81", submission=ASKED, preruns=(PASSED,), attempts=(mine,), actions=(action(mine),)
     )
 
@@ -78,8 +78,8 @@ def test_a_story_is_of_the_newest_job_with_that_id() -> None:
 def test_a_job_of_that_id_on_another_cluster_of_the_same_home_is_another_job() -> None:
     mine, later = run(), run(20_000)
     theirs = replace(later, attempt=replace(later.attempt, cluster="other"))
-    story = build_timeline("81", [ASKED], [PASSED, replace(PASSED, cluster="other", at=20_100)], [mine, theirs], [])
-    assert (story.preruns, story.attempts) == ((PASSED,), (mine,))
+    timeline = build_timeline("81", [ASKED], [PASSED, replace(PASSED, cluster="other", at=20_100)], [mine, theirs], [])
+    assert (timeline.preruns, timeline.attempts) == ((PASSED,), (mine,))
 
 
 def test_an_older_job_whose_id_came_back_at_once_is_another_job() -> None:
@@ -148,7 +148,7 @@ WITH_REQUEUE = run(category="nccl_error", decision="retry")
 
 
 @pytest.mark.parametrize(
-    ("story", "step"),
+    ("timeline", "step"),
     [
         (
             JobTimeline(address="81", submission=ASKED, preruns=(FAILED,)),
@@ -251,11 +251,11 @@ WITH_REQUEUE = run(category="nccl_error", decision="retry")
         ),
     ],
 )  # fmt: skip
-def test_next(story: JobTimeline, step: Next) -> None:
-    assert find_next_step(story) == step
+def test_next(timeline: JobTimeline, step: Next) -> None:
+    assert find_next_step(timeline) == step
 
 
 def test_a_run_that_slurm_requeued_by_itself_needs_nothing() -> None:
     lost = replace(run(category="node_failure", decision="retry_elsewhere"), decision_reason=f"x; {REQUEUED_ALREADY}")
-    story = build_timeline("81", [ASKED], [PASSED], [lost], [])
-    assert find_next_step(story) == Next(sentence="Nothing: it runs again by itself.", command="slurmwrap watch 81")
+    timeline = build_timeline("81", [ASKED], [PASSED], [lost], [])
+    assert find_next_step(timeline) == Next(sentence="Nothing: it runs again by itself.", command="slurmwrap watch 81")

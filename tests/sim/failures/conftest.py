@@ -13,7 +13,7 @@ from slurmwrap.sim.failures.assumptions import FailureSettings
 from slurmwrap.sim.failures.draw_failures import FailingJob
 from slurmwrap.sim.failures.sim_judge import switch_rules_on
 from slurmwrap.sim.failures.sim_nodes import hardware_of, nodes_of
-from slurmwrap.sim.failures.study_state import FailureWorld
+from slurmwrap.sim.failures.study_arms import FailureWorld
 from slurmwrap.sim.sim_job import SimJob, servers_of
 
 SERVERS = servers_of(20, gpus=8, cpus=24, mem_gb=500)

@@ -24,7 +24,7 @@ def row(
     )
 
 
-def doom(*jobs: SimJob, seed: int = 1) -> list[FailingJob | None]:
+def failing_job(*jobs: SimJob, seed: int = 1) -> list[FailingJob | None]:
     found = draw_dump(jobs, DEFAULT, seed)
     return [found.get(job.number) for job in jobs]
 
@@ -41,18 +41,18 @@ def doom(*jobs: SimJob, seed: int = 1) -> list[FailingJob | None]:
     ],
 )
 def test_slurms_word_is_the_cause(status: str, category: str, curable: bool) -> None:
-    (found,) = doom(row(0, status, 1234.0))
+    (found,) = failing_job(row(0, status, 1234.0))
     assert found is not None
     assert (found.category, found.curable, found.run_s, found.trials) == (category, curable, 1234.0, 1)
 
 
 @pytest.mark.parametrize("status", ["COMPLETED", "RUNNING", "", "REQUEUED"])
 def test_what_is_no_failure_fails_not(status: str) -> None:
-    assert doom(row(0, status)) == [None]
+    assert failing_job(row(0, status)) == [None]
 
 
 def test_a_cancelled_job_was_ended_by_its_user() -> None:
-    (found,) = doom(row(0, "CANCELLED by 1000"))
+    (found,) = failing_job(row(0, "CANCELLED by 1000"))
     assert found == FailingJob(number=0, uid=0, killed=True)
 
 
@@ -61,7 +61,7 @@ def test_the_cause_of_a_failed_job_agrees_with_its_run_time() -> None:
 
     def causes(work_s: float) -> Counter[str]:
         jobs = [row(number, "FAILED", work_s, user=str(number)) for number in range(300)]
-        return Counter(one.category for one in doom(*jobs) if one is not None)
+        return Counter(one.category for one in failing_job(*jobs) if one is not None)
 
     short, long = causes(20.0), causes(7 * 86_400.0)
     assert short["core_dump"] > 3 * long["core_dump"]
@@ -73,7 +73,7 @@ def test_the_cause_of_a_failed_job_agrees_with_its_run_time() -> None:
 
 
 def test_the_same_asked_again_within_a_day_is_the_same_fault() -> None:
-    one, again, other = doom(*(row(at, "FAILED", gap_s=3600.0) for at in range(2)), row(2, "FAILED", user="bob"))
+    one, again, other = failing_job(*(row(at, "FAILED", gap_s=3600.0) for at in range(2)), row(2, "FAILED", user="bob"))
     assert one is not None
     assert again is not None
     assert other is not None
@@ -93,13 +93,13 @@ def test_the_same_asked_again_within_a_day_is_the_same_fault() -> None:
     ids=["another request", "another user", "later", "at once", "another end"],
 )
 def test_what_is_a_fault_of_its_own(later: SimJob) -> None:
-    _, found = doom(row(0, "FAILED"), later)
+    _, found = failing_job(row(0, "FAILED"), later)
     assert found is not None
     assert found.chain == 1
 
 
 def test_jobs_without_users_are_nobodys_second_try() -> None:
-    found = doom(*(row(at, "FAILED", gap_s=3600.0, user="") for at in range(3)))
+    found = failing_job(*(row(at, "FAILED", gap_s=3600.0, user="") for at in range(3)))
     assert [one.chain for one in found if one is not None] == [0, 1, 2]
 
 
@@ -107,14 +107,14 @@ def test_each_failure_is_answered_once() -> None:
     """Two of the same fail side by side; of the three that come later the third answers nobody."""
     failed = [row(at, "FAILED", gap_s=1.0) for at in range(2)]
     later = [replace(row(at, "COMPLETED", gap_s=1.0), submit_s=1000.0 + at) for at in range(2, 5)]
-    found = doom(*failed, *later)
+    found = failing_job(*failed, *later)
     assert [one and one.chain for one in found] == [0, 1, 0, 1, None]
 
 
 def test_who_ran_out_of_memory_may_ask_for_more() -> None:
     def answer(status: str, mem_mib: int) -> FailingJob | None:
         first = replace(row(0, status), mem_mib=1000)
-        return doom(first, replace(row(1, "COMPLETED", gap_s=3600.0), mem_mib=mem_mib))[1]
+        return failing_job(first, replace(row(1, "COMPLETED", gap_s=3600.0), mem_mib=mem_mib))[1]
 
     assert answer("OUT_OF_MEMORY", 2000) is not None
     assert answer("OUT_OF_MEMORY", 500) is None
@@ -122,7 +122,7 @@ def test_who_ran_out_of_memory_may_ask_for_more() -> None:
 
 
 def test_another_name_is_another_job() -> None:
-    _, found = doom(row(0, "FAILED"), replace(row(1, "COMPLETED", gap_s=3600.0), model="eval"))
+    _, found = failing_job(row(0, "FAILED"), replace(row(1, "COMPLETED", gap_s=3600.0), model="eval"))
     assert found is None
 
 

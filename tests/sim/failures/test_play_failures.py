@@ -11,7 +11,7 @@ from slurmwrap.config.load_config import Config
 from slurmwrap.sim.failures.draw_failures import FailingJob
 from slurmwrap.sim.failures.play_failures import mistaken_for, play_arm
 from slurmwrap.sim.failures.sim_nodes import Hardware
-from slurmwrap.sim.failures.study_state import FailureWorld, GpuTimeAccount, RetryArm, arms_of
+from slurmwrap.sim.failures.study_arms import FailureWorld, GpuTimeAccount, RetryArm, arms_of
 from slurmwrap.sim.sim_job import SimJob
 
 Trace = Callable[..., list[SimJob]]
@@ -90,8 +90,8 @@ def test_a_transient_failure_is_cured_in_every_world(trace: Trace, world: Made, 
 
 
 def test_what_a_checkpoint_keeps_is_not_wasted(trace: Trace, world: Made) -> None:
-    doom = replace(FLAKY, run_s=1000.0, trials=1)
-    found = played(world(trace(1), doom, checkpoint_s=300.0), "plain")
+    failing_job = replace(FLAKY, run_s=1000.0, trials=1)
+    found = played(world(trace(1), failing_job, checkpoint_s=300.0), "plain")
     assert (found.wasted, found.productive) == (100.0, 3600.0)
 
 
@@ -122,8 +122,8 @@ def test_a_misread_log_may_stop_what_another_run_would_cure(trace: Trace, world:
 
 
 def test_whoever_comes_back_after_a_false_stop_loses_that_run_only(trace: Trace, world: Made) -> None:
-    doom = replace(FLAKY, trials=9)
-    found = played(world(trace(1), doom, comes_back=True), "retry")
+    failing_job = replace(FLAKY, trials=9)
+    found = played(world(trace(1), failing_job, comes_back=True), "retry")
     # nine failures, a stop after each four of them
     assert (found.false_stops, found.budget_stops, found.completed, found.failed_runs) == (2, 2, 1, 9)
     assert (found.false_stopped, found.wasted) == (0.0, 900.0)
@@ -131,15 +131,15 @@ def test_whoever_comes_back_after_a_false_stop_loses_that_run_only(trace: Trace,
 
 def test_memory_grows_until_the_job_fits(trace: Trace, world: Made) -> None:
     """Half as much more each time: 1.5 and 2.25 times what it had."""
-    doom = FailingJob(number=0, uid=1, category="cpu_oom", run_s=100.0, need=2.0)
-    found = played(world(trace(1), doom), "retry")
+    failing_job = FailingJob(number=0, uid=1, category="cpu_oom", run_s=100.0, need=2.0)
+    found = played(world(trace(1), failing_job), "retry")
     assert (found.failed_runs, found.completed, found.wasted) == (2, 1, 200.0)
-    assert played(world(trace(1), doom), "plain").completed == 0
+    assert played(world(trace(1), failing_job), "plain").completed == 0
 
 
 def test_the_same_broken_input_is_refused_the_second_time(trace: Trace, world: Made) -> None:
-    doom = FailingJob(number=0, uid=1, category="incorrect_inputs", run_s=100.0, fault=0)
-    doomed = (doom, replace(doom, number=1), replace(doom, number=2, uid=2))
+    failing_job = FailingJob(number=0, uid=1, category="incorrect_inputs", run_s=100.0, fault=0)
+    doomed = (failing_job, replace(failing_job, number=1), replace(failing_job, number=2, uid=2))
     found = played(world(trace(3), *doomed), "retry")
     # the first one is confirmed by a second run; the third is another user's
     assert (found.refused, found.failed_runs, found.completed) == (1, 4, 0)
@@ -147,8 +147,8 @@ def test_the_same_broken_input_is_refused_the_second_time(trace: Trace, world: M
 
 
 def test_a_pre_run_that_finds_a_broken_input_blocks_it_too(trace: Trace, world: Made) -> None:
-    doom = FailingJob(number=0, uid=1, category="incorrect_inputs", run_s=100.0, fault=0, shown=True)
-    found = played(world(trace(2), doom, replace(doom, number=1)), "all")
+    failing_job = FailingJob(number=0, uid=1, category="incorrect_inputs", run_s=100.0, fault=0, shown=True)
+    found = played(world(trace(2), failing_job, replace(failing_job, number=1)), "all")
     assert (found.stopped_by_trial, found.refused, found.runs) == (1, 1, 0)
 
 
@@ -183,8 +183,8 @@ def test_arms_meet_the_same_failures_where_they_do_the_same(trace: Trace, world:
 
 
 def test_nothing_runs_for_ever(trace: Trace, world: Made) -> None:
-    doom = replace(FLAKY, trials=10_000)
-    found = played(world(trace(1), doom, max_runs=7), "plain")
+    failing_job = replace(FLAKY, trials=10_000)
+    found = played(world(trace(1), failing_job, max_runs=7), "plain")
     assert (found.runs, found.given_up) == (7, 1)
 
 

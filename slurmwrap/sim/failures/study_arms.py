@@ -42,7 +42,7 @@ class SimJobState:
     """Changes from run to run. Seconds; `kept_s` of `need_s` are safe in a checkpoint."""
 
     job: SimJob
-    doom: FailingJob
+    failing_job: FailingJob
     need_s: float
     mem_mib: int  # on each node
     nodes: int
@@ -62,17 +62,17 @@ class SimJobState:
     @property
     def ailing(self) -> bool:
         """Its own cause still stands."""
-        doom = self.doom
-        if not doom.category or doom.by_node:
+        failing_job = self.failing_job
+        if not failing_job.category or failing_job.by_node:
             return False
-        if doom.category == "cpu_oom":
-            return self.grown < doom.need
-        return not (doom.curable and self.met >= doom.trials)
+        if failing_job.category == "cpu_oom":
+            return self.grown < failing_job.need
+        return not (failing_job.curable and self.met >= failing_job.trials)
 
     @property
     def sound(self) -> bool:
         """Another run would end well, sooner or later."""
-        return not self.ailing or self.doom.curable
+        return not self.ailing or self.failing_job.curable
 
     @property
     def gpu_s_lost(self) -> float:

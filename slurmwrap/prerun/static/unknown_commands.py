@@ -141,42 +141,42 @@ _CODES = (
 ).replace("SC1007 ", "").split()  # fmt: skip
 
 
-def check_shell_commands(started: Sequence[StartedProgram], text: str, desk: StaticContext) -> Iterator[Finding]:
+def check_shell_commands(started: Sequence[StartedProgram], text: str, context: StaticContext) -> Iterator[Finding]:
     """Findings of our own, and shellcheck's in other lines."""
-    found = [*_check_own(started, text, desk), *_check_variables(started, text, desk)]
+    found = [*_check_own(started, text, context), *_check_variables(started, text, context)]
     yield from found
-    yield from _run_shellcheck(text, desk, {f.line for f in found})
+    yield from _run_shellcheck(text, context, {f.line for f in found})
 
 
-def _check_own(started: Sequence[StartedProgram], text: str, desk: StaticContext) -> Iterator[Finding]:
+def _check_own(started: Sequence[StartedProgram], text: str, context: StaticContext) -> Iterator[Finding]:
     # None: any word may be one.
     functions: set[str] | None = set(_list_functions(text))
     for one in started:
         if one.raw is not None and one.words and not one.contained:
-            yield from _check_command(one, functions, desk)
+            yield from _check_command(one, functions, context)
             if one.words[0] in (".", "source"):
                 brought = _list_sourced_functions(one)
                 functions = functions | brought if functions is not None and brought is not None else None
 
 
-def _list_sourced_functions(one: StartedProgram) -> set[str] | None:
+def _list_sourced_functions(program: StartedProgram) -> set[str] | None:
     """The functions of a sourced file, None when they are not known; an environment's own files bring none."""
-    path = one.words[1] if len(one.words) > 1 else UNKNOWN
+    path = program.words[1] if len(program.words) > 1 else UNKNOWN
     if os.path.basename(path) in _ENVIRONMENTS:  # noqa: PTH119
         return set()
-    where = os.path.join(one.cwd, path)  # noqa: PTH118
+    where = os.path.join(program.cwd, path)  # noqa: PTH118
     if UNKNOWN in path or not os.path.isfile(where):  # noqa: PTH113
         return None
     text = read_head(Path(where)).decode("utf-8", "replace")
     return None if re.search(r"^\s*(\.|source|eval)\s", text, re.M) else set(_list_functions(text))
 
 
-def is_sourcing_environment(one: StartedProgram) -> bool:
+def is_sourcing_environment(program: StartedProgram) -> bool:
     """`source .../activate`, `eval "$(conda shell.bash hook)"` and the like: they start nothing and make nothing."""
-    if one.words[0] == "eval":
-        said = [part[1] for word in one.raw.words[1:] for part in word.parts] if one.raw is not None else []
+    if program.words[0] == "eval":
+        said = [part[1] for word in program.raw.words[1:] for part in word.parts] if program.raw is not None else []
         return any(re.match(r"\s*\S*(conda|mamba|ssh-agent|spack|pyenv|brew|modulecmd)\b", text) for text in said)
-    return one.words[0] in (".", "source") and os.path.basename(" ".join(one.words[1:2])) in _ENVIRONMENTS  # noqa: PTH119
+    return program.words[0] in (".", "source") and os.path.basename(" ".join(program.words[1:2])) in _ENVIRONMENTS  # noqa: PTH119
 
 
 def _list_functions(text: str) -> list[str]:
@@ -189,65 +189,72 @@ def _list_named(text: str) -> list[str]:
     return [name for pair in pairs for name in pair if name]
 
 
-def _check_command(one: StartedProgram, functions: set[str] | None, desk: StaticContext) -> Iterator[Finding]:
-    name = one.words[0]
+def _check_command(program: StartedProgram, functions: set[str] | None, context: StaticContext) -> Iterator[Finding]:
+    name = program.words[0]
     if re.match(r"--?[A-Za-z]", name):
-        if one.raw is not None and one.raw.then == "|":
+        if program.raw is not None and program.raw.then == "|":
             # `--lr|-l)`, a pattern of case
             return
         # No one names a command like this.
-        certain = one.sure and name.startswith("--") and UNKNOWN not in name
+        certain = program.sure and name.startswith("--") and UNKNOWN not in name
         message = f"{name.replace(UNKNOWN, '...')}: command not found: an option stands at the beginning of a command"
         fix = "the line before has to end with a backslash, and nothing behind it"
-        yield _make_finding(one, message, fix, desk, certain)
-    elif one.raw is not None and _is_assignment_to_value(one):
-        yield _make_finding(one, "an assignment begins with the name alone, without $", "remove the $", desk, False)
-    elif (bare := _get_first_literal(one)).startswith("[") and len(bare) > 1 and bare != "[[":
+        yield _make_finding(program, message, fix, context, certain)
+    elif program.raw is not None and _is_assignment_to_value(program):
         yield _make_finding(
-            one, f"{bare}: command not found: a blank is missing behind [", f"[ {bare[1:]}", desk, False
+            program, "an assignment begins with the name alone, without $", "remove the $", context, False
+        )
+    elif (bare := _get_first_literal(program)).startswith("[") and len(bare) > 1 and bare != "[[":
+        yield _make_finding(
+            program, f"{bare}: command not found: a blank is missing behind [", f"[ {bare[1:]}", context, False
         )
     elif UNKNOWN in name or (functions and name in functions) or name in _BUILTINS or "=" in name:
         return
-    elif len(one.words) > 1 and one.words[1] == "=" and not _is_installed(name, one, desk):
+    elif len(program.words) > 1 and program.words[1] == "=" and not _is_installed(name, program, context):
         yield _make_finding(
-            one, f"{name}: command not found: no blanks may stand around =", f"{name}=...", desk, one.sure
+            program, f"{name}: command not found: no blanks may stand around =", f"{name}=...", context, program.sure
         )
-    elif name in _MAILERS and functions is not None and not _is_installed(name, one, desk):
+    elif name in _MAILERS and functions is not None and not _is_installed(name, program, context):
         fix = "install it on the nodes, or let Slurm send it: --mail-type=END,FAIL --mail-user=..."
-        yield _make_finding(one, f"{name}: command not found on this machine", fix, desk, False)
-    elif functions is not None and "/" not in name and name not in _WELL_KNOWN and not _is_installed(name, one, desk):
+        yield _make_finding(program, f"{name}: command not found on this machine", fix, context, False)
+    elif (
+        functions is not None
+        and "/" not in name
+        and name not in _WELL_KNOWN
+        and not _is_installed(name, program, context)
+    ):
         near = find_nearest(name, _WELL_KNOWN, 0.79 if len(name) > 4 else 0.85)
         if near:
-            certain = one.sure and UNKNOWN not in one.search and near in _LAUNCHERS and is_slip(name, near)
+            certain = program.sure and UNKNOWN not in program.search and near in _LAUNCHERS and is_slip(name, near)
             yield _make_finding(
-                one, f"{name}: command not found on this machine", f"did you mean {near}?", desk, certain
+                program, f"{name}: command not found on this machine", f"did you mean {near}?", context, certain
             )
 
 
-def _is_assignment_to_value(one: StartedProgram) -> bool:
-    assert one.raw is not None
-    parts = one.raw.words[0].parts if one.raw.words else ()
+def _is_assignment_to_value(program: StartedProgram) -> bool:
+    assert program.raw is not None
+    parts = program.raw.words[0].parts if program.raw.words else ()
     whole = len(parts) > 1 and parts[0][0] == "variable" and parts[1][0] == "text" and parts[1][1].startswith("=")
-    return whole and not one.raw.words[0].quoted
+    return whole and not program.raw.words[0].quoted
 
 
-def _get_first_literal(one: StartedProgram) -> str:
-    assert one.raw is not None
-    return (one.raw.words[0].literal or "") if one.raw.words and not one.raw.words[0].quoted else ""
+def _get_first_literal(program: StartedProgram) -> str:
+    assert program.raw is not None
+    return (program.raw.words[0].literal or "") if program.raw.words and not program.raw.words[0].quoted else ""
 
 
-def _is_installed(name: str, one: StartedProgram, desk: StaticContext) -> bool:
-    known = ":".join(p for p in one.search.split(":") if UNKNOWN not in p)
-    paths = f"{known}:{desk.environ.get('PATH', '')}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+def _is_installed(name: str, program: StartedProgram, context: StaticContext) -> bool:
+    known = ":".join(p for p in program.search.split(":") if UNKNOWN not in p)
+    paths = f"{known}:{context.environ.get('PATH', '')}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
     return shutil.which(name, path=paths) is not None
 
 
-def _make_finding(one: StartedProgram, message: str, fix: str, desk: StaticContext, certain: bool) -> Finding:
+def _make_finding(program: StartedProgram, message: str, fix: str, context: StaticContext, certain: bool) -> Finding:
     return Finding(
         severity=Severity.ERROR if certain else Severity.WARNING,
         message=message,
-        file=desk.script,
-        line=one.line,
+        file=context.script,
+        line=program.line,
         fix=fix,
         category="syntax_error",
     )
@@ -257,7 +264,7 @@ def _make_finding(one: StartedProgram, message: str, fix: str, desk: StaticConte
 _SET_ELSEWHERE = re.compile(r"SLURM|CUDA|NCCL|OMPI|PMI|CONDA|LMOD|MODULE|XDG|SSH|LC_|LD_|BASH|PWD|HOME|USER|TMP")
 
 
-def _check_variables(started: Sequence[StartedProgram], text: str, desk: StaticContext) -> Iterator[Finding]:
+def _check_variables(started: Sequence[StartedProgram], text: str, context: StaticContext) -> Iterator[Finding]:
     """`$LEARNIGN_RATE` where the script sets LEARNING_RATE and no one sets the other."""
     names = set(re.findall(r"(?:^|[\s;(\"'`{])([A-Za-z_]\w*)\+?=", text, re.M))
     named = names | set(re.findall(r"\b(?:read|for|mapfile|readarray|getopts|unset)\b[^\n;|]*", text))
@@ -266,14 +273,14 @@ def _check_variables(started: Sequence[StartedProgram], text: str, desk: StaticC
     for one in started:
         for word in one.raw.words if one.raw is not None else ():
             for kind, name, default in word.parts:
-                if kind != "variable" or default or len(name) < 4 or name in names | told or name in desk.environ:
+                if kind != "variable" or default or len(name) < 4 or name in names | told or name in context.environ:
                     continue
                 if _SET_ELSEWHERE.match(name) or re.search(rf"\b{name}\b", everything):
                     continue
                 near = find_nearest(name, (n for n in names if len(n) > 3 and _is_only_misspelt(n, name)), 0.85)
                 if near and text.count(name) == 1:
                     told.add(name)
-                    yield _make_finding(one, f"${name} is set nowhere", f"did you mean ${near}?", desk, False)
+                    yield _make_finding(one, f"${name} is set nowhere", f"did you mean ${near}?", context, False)
 
 
 def _is_only_misspelt(one: str, other: str) -> bool:
@@ -282,12 +289,16 @@ def _is_only_misspelt(one: str, other: str) -> bool:
     return plain[0] != plain[1] and not plain[0].startswith(plain[1]) and not plain[1].startswith(plain[0])
 
 
-def _run_shellcheck(text: str, desk: StaticContext, told: set[int]) -> Iterator[Finding]:
+def _run_shellcheck(text: str, context: StaticContext, told: set[int]) -> Iterator[Finding]:
     """What shellcheck calls wrong, of the codes above; nothing where it is not installed or has no time."""
-    if desk.left() < 0.4 or shutil.which("shellcheck", path=desk.environ.get("PATH")) is None or len(text) > 50_000:
+    if (
+        context.left() < 0.4
+        or shutil.which("shellcheck", path=context.environ.get("PATH")) is None
+        or len(text) > 50_000
+    ):
         return
     argv = ["shellcheck", "--norc", "-s", "bash", "-f", "json", f"--include={','.join(_CODES)}", "-"]
-    answer = desk.run(argv, timeout_s=min(0.8, desk.left() - 0.1), stdin=os.fsencode(text))
+    answer = context.run(argv, timeout_s=min(0.8, context.left() - 0.1), stdin=os.fsencode(text))
     try:
         said = json.loads(answer.stdout or b"[]")
         rows = [(int(row["line"]), int(row["code"]), str(row["message"])) for row in said]
@@ -300,7 +311,7 @@ def _run_shellcheck(text: str, desk: StaticContext, told: set[int]) -> Iterator[
         yield Finding(
             severity=Severity.WARNING,
             message=f"shellcheck: {message}",
-            file=desk.script,
+            file=context.script,
             line=line,
             fix=f"see https://www.shellcheck.net/wiki/SC{code}",
             category="syntax_error",

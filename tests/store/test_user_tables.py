@@ -1,4 +1,4 @@
-"""store/user_report_tables.py: the half of the database that users report."""
+"""store/database.py: the half of the database that users report."""
 
 from __future__ import annotations
 
