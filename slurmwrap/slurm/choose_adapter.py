@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING
 
 from slurmwrap.fast_dataclasses import dataclass
 from slurmwrap.slurm.commands import SlurmCommands
+from slurmwrap.slurm.scontrol_parser import parse_release
 
 if TYPE_CHECKING:
+    from slurmwrap.model.cluster import Snapshot
     from slurmwrap.protocols import Slurm
     from slurmwrap.slurm.pyslurm.pyslurm_adapter import SlurmByPySlurm
+    from slurmwrap.slurm.pyslurm.worker_client import Link
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +57,35 @@ def choose(
 def _tried(
     commands: SlurmCommands, environ: Mapping[str, str], timeout_s: float, say: Callable[[str], None]
 ) -> SlurmByPySlurm | str:
-    from slurmwrap.slurm.pyslurm.compatibility import probe
+    from slurmwrap.slurm.pyslurm import compatibility
     from slurmwrap.slurm.pyslurm.pyslurm_adapter import SlurmByPySlurm
     from slurmwrap.slurm.pyslurm.worker_client import Link
 
     link = Link(environ, timeout_s)
-    fault = probe(link)
+    fault = compatibility.probe(link)
+    if not fault and parse_release(compatibility.find_installed_version()) not in compatibility.PROVEN:
+        fault = compare_partitions(link, commands.snapshot())
     if fault:
         link.close()
         return f"it cannot be loaded: {fault}"
     return SlurmByPySlurm(commands, link, say)
+
+
+def compare_partitions(link: Link, snapshot: Snapshot) -> str:
+    """Compare the partitions that PySlurm reads with those of `snapshot`, read by the commands; "" if they are equal.
+
+    For releases on which the contract tests have not run: a PySlurm that does not fit libslurm's structures reads wrong
+    names and numbers without an error.
+    """
+    from slurmwrap.slurm.pyslurm.pyslurm_adapter import partition_from_worker
+    from slurmwrap.slurm.pyslurm.worker_client import SlurmRefused, UnsupportedPyslurm, WorkerTimeout
+
+    try:
+        read = [partition_from_worker(answer) for answer in link.ask("partitions")]
+    except (KeyError, TypeError, UnsupportedPyslurm, SlurmRefused, WorkerTimeout) as error:
+        return f"its partitions cannot be read: {error}"
+    by_pyslurm = {partition.name: (partition.max_time_s, partition.total_nodes) for partition in read}
+    by_scontrol = {partition.name: (partition.max_time_s, partition.total_nodes) for partition in snapshot.partitions}
+    if by_pyslurm != by_scontrol:
+        return f"it reads the partitions as {by_pyslurm}, scontrol as {by_scontrol} (MaxTime in seconds, nodes)"
+    return ""

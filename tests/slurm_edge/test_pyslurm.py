@@ -5,6 +5,7 @@ What PySlurm itself does is shown by tests/slurm/test_contract.py alone: nothing
 
 from __future__ import annotations
 
+import json
 import os
 import textwrap
 from collections.abc import Sequence
@@ -17,10 +18,18 @@ from slurmwrap.errors import SlurmUnreachable
 from slurmwrap.model.cluster import Node, Snapshot
 from slurmwrap.model.decision import SlurmAction, Verb
 from slurmwrap.sbatch.parse_request import parse_request
-from slurmwrap.slurm.choose_adapter import choose
+from slurmwrap.slurm.choose_adapter import choose, compare_partitions
 from slurmwrap.slurm.commands import SlurmCommands
 from slurmwrap.slurm.pyslurm import compatibility, worker_client
-from slurmwrap.slurm.pyslurm.pyslurm_adapter import Request, SlurmByPySlurm, Unable, change_of, make_submission_request
+from slurmwrap.slurm.pyslurm import worker as worker_program
+from slurmwrap.slurm.pyslurm.pyslurm_adapter import (
+    Request,
+    SlurmByPySlurm,
+    Unable,
+    change_of,
+    make_submission_request,
+    partition_from_worker,
+)
 from slurmwrap.slurm.pyslurm.worker_client import Link, UnsupportedPyslurm, WorkerTimeout
 from slurmwrap.slurm.scontrol_parser import parse_release
 
@@ -181,6 +190,73 @@ def test_another_release_is_never_imported(place: dict[str, str], tmp_path: Path
 def test_without_a_slurm_conf_it_is_never_imported(place: dict[str, str]) -> None:
     Path(place["SLURM_CONF"]).unlink()
     assert compatibility.find_misfit(place, proven_only=True).startswith("there is no slurm.conf that can be read")
+
+
+@pytest.mark.parametrize("release", ["25.05.3", "25.11.2"])
+def test_a_25_release_is_accepted_without_being_asked_for(place: dict[str, str], tmp_path: Path, release: str) -> None:
+    year, month = release.split(".")[:2]
+    info = tmp_path / "site" / "pyslurm-22.5.3.dist-info" / "METADATA"
+    info.write_text(f"Metadata-Version: 2.1\nName: pyslurm\nVersion: {year}.{int(month)}.0\n")
+    (tmp_path / "sinfo").write_text(f"#!/bin/sh\necho slurm {release}\n")
+    assert compatibility.find_misfit(place, proven_only=True) == ""
+
+
+LIMITS = dict.fromkeys(("max_nodes", "max_cpus_per_node", "max_memory_per_node", "max_memory_per_cpu"))
+REST = {**LIMITS, "min_nodes": 1, "state": "UP", "oversubscribe": "NO", "qos": None}
+PARTITIONS = [
+    {**REST, "name": "gpu", "is_default": True, "max_time": 60, "total_nodes": 8},
+    {**REST, "name": "long", "is_default": False, "max_time": None, "total_nodes": 2},
+]
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [({}, ""), ({"total_nodes": 3}, "it reads the partitions as"), ({"name": "lo"}, "it reads the partitions as")],
+)
+def test_a_pyslurm_that_reads_other_partitions_than_scontrol_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, object], reason: str
+) -> None:
+    answer = json.dumps({"ok": [PARTITIONS[0], PARTITIONS[1] | changed], "said": ""})
+    link = worker(tmp_path, monkeypatch, f"for line in sys.stdin: print({answer!r}, flush=True)")
+    snapshot = Snapshot(taken_at=0.0, nodes=(), partitions=tuple(map(partition_from_worker, PARTITIONS)))
+    found = compare_partitions(link, snapshot)
+    assert found.startswith(reason) and bool(found) == bool(reason)
+    link.close()
+
+
+class RecordingLink:
+    """Records the names of the tasks and answers none of them."""
+
+    broken = ""
+
+    def __init__(self) -> None:
+        self.tasks: list[str] = []
+
+    def ask(self, task: str, given: object = None, *, timeout_s: float | None = None) -> object:
+        self.tasks.append(task)
+        raise UnsupportedPyslurm("not answered")
+
+
+class NoCommands:
+    """Commands whose answers do not matter."""
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(taken_at=0.0, nodes=())
+
+    def checked(self, *given: object) -> None: ...
+
+    def apply(self, *given: object) -> None: ...
+
+
+def test_the_worker_knows_every_task_that_is_asked_of_it() -> None:
+    link = RecordingLink()
+    adapter = SlurmByPySlurm(NoCommands(), link)  # type: ignore[arg-type]
+    compatibility.probe(link)  # type: ignore[arg-type]
+    compare_partitions(link, Snapshot(taken_at=0.0, nodes=()))  # type: ignore[arg-type]
+    adapter.snapshot()
+    for action in (update("Comment", "a"), plain(Verb.REQUEUE, "7"), plain(Verb.DRAIN, "n1", "slurmwrap: x")):
+        adapter.apply(action)
+    assert {*link.tasks, "submit"} == set(worker_program.TASKS)
 
 
 def test_a_release_that_nobody_tried_is_used_where_it_is_asked_for(

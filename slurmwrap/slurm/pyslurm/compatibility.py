@@ -16,7 +16,10 @@ from slurmwrap.slurm.commands import CONF_PLACES
 from slurmwrap.slurm.pyslurm.worker_client import Link, SlurmRefused, UnsupportedPyslurm, WorkerTimeout
 from slurmwrap.slurm.scontrol_parser import parse_release
 
-PROVEN = frozenset({(22, 5), (24, 11)})  # where tests/slurm/test_contract.py has run
+# Releases of Slurm on which tests/slurm/test_contract.py has passed.
+PROVEN = frozenset({(22, 5), (24, 11)})
+# Releases that adapter = "auto" accepts besides, if the probe finds that PySlurm reads the partitions as scontrol does.
+PROBED = frozenset({(25, 5), (25, 11)})
 # It takes 0.1 s; without slurm.conf libslurm would try for 60 s and then end the process.
 _PROBE_S = 5.0
 
@@ -50,7 +53,7 @@ def find_misfit(environ: Mapping[str, str], *, proven_only: bool) -> str:
         return "Slurm's commands do not tell their release"
     if parse_release(ours) != parse_release(slurms):
         return f"PySlurm {ours} is not for Slurm {slurms}"
-    if proven_only and parse_release(ours) not in PROVEN:
+    if proven_only and parse_release(ours) not in PROVEN | PROBED:
         return f'not tried with Slurm {slurms} (slurm.adapter = "pyslurm" uses it all the same)'
     return ""
 
@@ -64,7 +67,7 @@ def has_readable_conf(environ: Mapping[str, str]) -> bool:
 def probe(link: Link) -> str:
     """Imports it in the child; "" where that went well and it was built for the release that its name says."""
     try:
-        told = link.ask("hello", timeout_s=_PROBE_S)
+        told = link.ask("releases", timeout_s=_PROBE_S)
     except (UnsupportedPyslurm, SlurmRefused, WorkerTimeout) as error:
         link.broken = link.broken or str(error)
         return str(error)

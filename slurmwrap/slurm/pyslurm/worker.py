@@ -87,8 +87,14 @@ def set_node(pyslurm: Any, name: str, values: Mapping[str, str]) -> None:
     pyslurm.Node(name).modify(pyslurm.Node(**values))
 
 
-_TASKS: Mapping[str, Callable[..., Any]] = {
-    task.__name__: task for task in (report_releases, list_nodes, list_partitions, submit, change, set_node)
+# The names that a request gives; pyslurm_adapter.py and compatibility.py send them.
+TASKS: Mapping[str, Callable[..., Any]] = {
+    "releases": report_releases,
+    "nodes": list_nodes,
+    "partitions": list_partitions,
+    "submit": submit,
+    "change": change,
+    "set_node": set_node,
 }
 
 
@@ -109,7 +115,7 @@ def main() -> None:
 
 def _answer_request(pyslurm: Any, request: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        return {"ok": _TASKS[request["task"]](pyslurm, **request["with"])}
+        return {"ok": TASKS[request["task"]](pyslurm, **request["with"])}
     except pyslurm.RPCError as error:
         return {"refused": str(error.msg or error), "errno": error.errno}
     except Exception as error:
